@@ -12,6 +12,7 @@ import pkgutil
 import random
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -33,15 +34,15 @@ CHANGE_THE_MODEL = {"training.loop.trainer.fit", "training.initialization.initia
 #: Parts of the library that look at one layer or at a model that was taken in before, and what
 #: takes seconds and is tried on odd models elsewhere.
 NOT_CALLED = (
-    "audit.engine.audit.", "audit.findings.", "models.", "tracing.chain.", "equivariance.rules.",
+    "audit.engine.audit.", "audit.findings.", "core.checks.", "models.", "tracing.chain.",
+    "equivariance.rules.",
     "nets.residual.image_resnets.", "kernels.tangent.layer_pullbacks.",
-    "kernels.paths.path_kernel.has_bias", "kernels.paths.path_kernel.normalization",
-    "kernels.paths.path_kernel.selected_places", "kernels.paths.path_kernel.slopes",
-    "kernels.paths.path_kernel.window_sums", "kernels.tangent.derivatives.",
+    "kernels.paths.layers.", "kernels.paths.rules.", "kernels.paths.graph.listed",
+    "kernels.tangent.derivatives.",
     "optimization.curvature.stages.", "robustness.attacks.victim.",
     "robustness.lipschitz.watched_pass.", "robustness.evaluation.robust_radius",
     "training.pruning.lottery.", "training.backpropagation.chain.is_pointwise",
-    "explanation.visual_questions.", "expressivity.bends.",
+    "explanation.visual_questions.", "expressivity.bends.", "expressivity.bend_rules.",
     "generalization.pac_bayes.gaussian_layers.",
 )  # fmt: skip
 
@@ -88,6 +89,37 @@ class Counts(nn.Module):
         return made
 
 
+class Cyclic(nn.Module):
+    """Has itself among its children."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.itself = self
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.layer(x)
+        return made
+
+
+class Nameless(nn.Module):
+    """Can neither be copied nor asked for its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.layer(x)
+        return made
+
+    def __deepcopy__(self, memo: Any) -> Nameless:
+        raise RuntimeError("no copies")
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no names")
+
+
 def chain() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 
@@ -131,6 +163,18 @@ ODD: dict[str, Callable[[], Any]] = {
     "NaN": with_nan,
     "returns None": lambda: Layer(lambda layer, x: None),
     "returns [n]": lambda: Layer(lambda layer, x: layer(x)[:, 0]),
+    "returns a number": lambda: Layer(lambda layer, x: layer(x).sum()),
+    "returns classes": lambda: Layer(lambda layer, x: layer(x).argmax(1)),
+    "returns complex numbers": lambda: Layer(lambda layer, x: layer(x).to(torch.complex64)),
+    "returns a tuple": lambda: Layer(lambda layer, x: (layer(x), x)),
+    "returns fewer rows": lambda: Layer(lambda layer, x: layer(x)[:1]),
+    "has a layer of width 0": lambda: nn.Sequential(nn.Linear(3, 0), nn.ReLU(), nn.Linear(0, 2)),
+    "has no output": lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 0)),
+    "has complex weights": lambda: chain().to(torch.complex64),
+    "no layer": nn.Sequential,
+    "contains itself": Cyclic,
+    "without names": Nameless,
+    "compiled": lambda: torch.jit.script(chain()),
     "raises": raising(KeyError("no")),
     "raises StopIteration": raising(StopIteration()),
     "exits": raising(SystemExit(3)),
@@ -162,9 +206,9 @@ def functions() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def arguments(function: Callable[..., Any], model: Any) -> dict[str, Any]:
+def arguments(function: Callable[..., Any], model: Any, samples: int = 6) -> dict[str, Any]:
     """Arguments of a call with the model; empty where one cannot be made."""
-    x, y = torch.rand(6, 3), torch.arange(6) % 2
+    x, y = torch.rand(samples, 3), torch.arange(samples) % 2
     known: dict[str, Any] = {
         "x": x, "x1": x, "inputs": x, "centers": x, "probe": x, "example": x, "reference": x,
         "foreign": x.flip(0), "explanation": x.flip(0), "y": y, "labels": y, "targets": y,
@@ -197,7 +241,7 @@ def named(model: Any) -> Iterator[tuple[str, Tensor]]:
     """Parameters that have values; none of a model that cannot be asked."""
     try:
         found = list(model.named_parameters())
-    except AttributeError:
+    except (AttributeError, RuntimeError):
         return
     yield from ((k, p) for k, p in found if not nn.parameter.is_lazy(p))
 
@@ -220,12 +264,13 @@ def loaded() -> None:
     torch.func.grad(torch.sin)(torch.ones(()))
 
 
-def wrong(name: str, function: Callable[..., Any], model: Any) -> list[str]:
+def wrong(name: str, function: Callable[..., Any], model: Any, samples: int = 6) -> list[str]:
     """What a call did that it may not do."""
-    given = arguments(function, model)
+    given = arguments(function, model, samples)
     state = None
-    if isinstance(model, nn.Module) and not any(isinstance(m, Bare) for m in model.children()):
-        state = ModelState(model)
+    if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):
+        with suppress(TorchTheoryError):  # of what is no module
+            state = ModelState(model)
     before, found = process(), []
     try:
         made = function(**given)
@@ -252,6 +297,16 @@ def test_odd_models_are_refused_in_a_sentence_and_left_as_they_were(kind: str) -
         for name, function in functions().items():
             torch.manual_seed(0)
             found += wrong(name, function, ODD[kind]())
+    assert found == []
+
+
+def test_no_sample_is_refused_in_a_sentence() -> None:
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, function in functions().items():
+            torch.manual_seed(0)
+            found += wrong(name, function, chain(), samples=0)
     assert found == []
 
 

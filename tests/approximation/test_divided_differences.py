@@ -14,7 +14,9 @@ from torchtheory.approximation.polynomials.divided_differences import (
     activation_derivative,
     best_difference_step,
     good_bias,
+    largest_derivative,
     leshno_network,
+    logistic_zeros,
     monomial_error,
     monomial_network,
     smooth_layer,
@@ -25,7 +27,7 @@ from torchtheory.approximation.universality.uniform_fit import (
     span_error,
 )
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.activations.table import nth_derivative
+from torchtheory.nets.activations.table import logistic_derivative_polynomial, nth_derivative
 
 NAMES = ["exp", "sin", "cos", "logistic", "tanh", "softplus"]
 X = torch.linspace(-1, 1, 201, dtype=torch.float64)
@@ -116,3 +118,28 @@ def test_high_derivatives_that_do_not_vanish(order: int, activation: str) -> Non
     assert made.size.units == order + 1
     with pytest.raises(InvalidInput, match="is 0 at 0"):
         monomial_network(order + order % 2, "sin", 0.0, 0.1)
+
+
+@pytest.mark.parametrize("activation", NAMES)
+@pytest.mark.parametrize("order", [0, 1, 2, 5, 9])
+def test_largest_derivatives_are_no_smaller_than_any_value(activation: str, order: int) -> None:
+    """On intervals whose largest value lies between the points of a grid as well."""
+    source = torch.Generator().manual_seed(order)
+    for low, length in (torch.rand(20, 2, generator=source) * torch.tensor([8.0, 3.0])).tolist():
+        z = torch.linspace(low - 4, low - 4 + length, 20001, dtype=torch.float64)
+        values = activation_derivative(activation, z, order).abs()
+        most = largest_derivative(activation, order, float(z[0]), float(z[-1]))
+        # where the logistic function is near 1, the terms of its polynomials cancel
+        coefficients = logistic_derivative_polynomial(order)
+        rounding = 2.0**order * sum(map(abs, coefficients)) * len(coefficients) * 2**-52
+        assert float(values.max()) <= most + rounding
+        assert most <= float(values.max()) * (1 + 1e-4)
+
+
+def test_zeros_of_derivatives_of_the_logistic_function() -> None:
+    for order in range(2, 13):
+        zeros = torch.tensor(logistic_zeros(order), dtype=torch.float64)
+        assert len(zeros) == order - 1
+        assert bool((zeros.diff() > 0).all())
+        size = largest_derivative("logistic", order, -20.0, 20.0)
+        assert float(activation_derivative("logistic", zeros, order).abs().max()) < 1e-8 * size

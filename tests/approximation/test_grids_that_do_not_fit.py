@@ -10,7 +10,7 @@ from torchtheory.approximation.dictionaries.wavelets import wavelet_grid
 from torchtheory.approximation.piecewise.boxes import cell_centers, piecewise_constant
 from torchtheory.approximation.piecewise.finite_elements import cube_mesh
 from torchtheory.approximation.piecewise.partition_of_unity import patch_centers
-from torchtheory.core.errors import FileProblem, InvalidInput
+from torchtheory.core.errors import InvalidInput
 from torchtheory.optimization.landscape.spin_glass import SphericalSpinGlass
 
 CUBE = ((0.0, 1.0),) * 20
@@ -28,7 +28,7 @@ CUBE = ((0.0, 1.0),) * 20
     ],
 )
 def test_refused_before_it_is_made(made):
-    with pytest.raises(FileProblem, match="would take"):
+    with pytest.raises(InvalidInput, match="would take"):
         made()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tracing.architectures import NAMES, architecture, archived
 from torch import Tensor, nn
 
 from torchtheory.audit.engine.audit import Audit, audit
@@ -216,6 +217,52 @@ def test_shortcuts_count_by_the_longest_way() -> None:
     # used twice: the degree grows, the parameters do not
     size = measure_size(Problem(nn.Sequential(block, block, nn.Linear(3, 1)), data))
     assert size == NetworkSize((5, 5), (20, inside, inside + 4), (1, 3, 5), 1)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if architecture(n).piecewise_linear])
+def test_counting_of_every_piecewise_linear_architecture(name: str) -> None:
+    a = architecture(name)
+    made = a.model(a.x)
+    y = torch.zeros(len(a.x), *made.shape[2:], dtype=torch.long)
+    if not a.rows_are_samples:
+        with pytest.raises(UnsupportedModel, match="belong together"):
+            measure_size(Problem(a.model, (a.x, y), loss=nn.CrossEntropyLoss()))
+        return
+    size, archive = (
+        measure_size(Problem(m, (a.x, y), loss=nn.CrossEntropyLoss()))
+        for m in (a.model, archived(name))
+    )
+    assert size == archive
+    used = sum(p.numel() for p in a.model.parameters())
+    if name == "weight-norm":  # the entries of its matrix are as free as its factors
+        used -= 8
+    assert size.parameters[-1] == used
+    # along a line through the space of parameters the output is no polynomial of higher degree
+    start, end = (dict(architecture(name, k).model.named_parameters()) for k in (0, 1))
+    t = torch.linspace(0, 1e-3, size.degrees[-1] + 2, dtype=torch.float64)
+    if name != "weight-norm":
+        values = [
+            torch.func.functional_call(
+                a.model, {k: (p + s * (end[k] - p)).detach() for k, p in start.items()}, a.x
+            )
+            for s in t
+        ]
+        highest = torch.stack(values).diff(n=size.degrees[-1] + 1, dim=0).abs().max()
+        assert highest <= 1e-12 * values[0].abs().max()
+
+
+def test_products_add_their_degrees() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.c(torch.relu(self.a(x)) * self.b(x).square())  # type: ignore[no-any-return]
+
+    data = (torch.randn(20, 3), torch.arange(20) % 2)
+    size = measure_size(Problem(Gated(), data))
+    assert size == NetworkSize((4,), (16, 37), (1, 4), 1)
 
 
 def test_cells_of_a_residual_network_and_of_attention() -> None:

@@ -41,17 +41,27 @@ def test_lab_show(call: Call) -> None:
     assert all(word in shown.out for word in ("samples", "a whole number", "N-08", "200", "2000"))
     data = call("lab", "show", "perceptron-novikoff", "--json").json
     assert set(data) == {
-        "name", "room", "title", "covers", "errata", "description", "parameters", "try",
+        "name", "room", "title", "covers", "errata", "description", "teaching", "parameters",
+        "try",
     }  # fmt: skip
     samples, gap = (p for p in data["parameters"] if p["name"] in ("samples", "gap"))
     meaning = samples.pop("meaning")
-    assert samples == {"name": "samples", "type": "a whole number", "quick": 200, "full": 2000}
+    assert samples == {
+        "name": "samples", "type": "a whole number", "quick": 200, "full": 2000,
+        "least": 20, "most": 20_000_000, "items": 0, "choices": [],
+    }  # fmt: skip
     assert meaning
     assert meaning in " ".join(shown.out.split())
     assert gap["meaning"].endswith("a hyperplane separates by at least `gap`.")
     assert data["try"] == [
         f"torchtheory lab run perceptron-novikoff {options}"
-        for options in ("--set samples=2000", "--seeds 20", "--preset full")
+        for options in (
+            "--set gap=0.02",
+            "--set dimension=2",
+            "--set separable=false",
+            "--seeds 20",
+            "--preset full",
+        )
     ]
     assert all(command in shown.out for command in data["try"])
 
@@ -70,8 +80,25 @@ def test_what_every_lab_suggests_can_be_given() -> None:
 
 def test_a_run_says_what_to_try(call: Call) -> None:
     out = " ".join(call("lab", "run", *SMALL).out.split())
-    command = "try: torchtheory lab run perceptron-novikoff --set samples=2000"
-    assert f"{command} or --seeds 20 or --preset full" in out
+    assert "try: torchtheory lab run perceptron-novikoff --set gap=0.02 or --set dimension=2" in out
+    # a lab that suggests nothing by itself is tried with a value of the other preset
+    data = call("lab", "show", "threshold-neuron", "--json").json
+    assert data["try"][0].startswith("torchtheory lab run threshold-neuron --set ")
+
+
+def test_a_lab_is_shown_as_markdown(call: Call) -> None:
+    outcome = call("lab", "show", "perceptron-novikoff", "--markdown")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "## Theorem" in outcome.out
+    assert r"- *Bounded*: $\Vert x_i\Vert \le R$ for all $i$." in outcome.out
+
+
+def test_outside_of_its_theorem_a_lab_does_not_fail(call: Call) -> None:
+    outcome = call("lab", "run", *SMALL, "--set", "separable=false", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    last = outcome.json["runs"][0]["claims"][-1]
+    assert last["verdict"] == "not applicable"
+    assert "no hyperplane separates the sample" in last["reason"]
 
 
 def test_a_lab_of_the_user_is_tried_with_its_module(call: Call, own_registry: None) -> None:
@@ -158,8 +185,8 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(
         (["--all", "--set", "samples=3"], "no parameter of lab"),
         (["perceptron-novikoff", "--seed", "-1"], "--seed"),
         (["perceptron-novikoff", "--seed", "99999999999999999999"], "a seed is"),
-        (["perceptron-novikoff", "--set", "samples=-5"], "samples must lie in 1..20000000, not -5"),
-        (["perceptron-novikoff", "--set", "samples=1e9"], "samples must lie in 1..20000000"),
+        (["perceptron-novikoff", "--set", "samples=-5"], "in the range 20 to 20,000,000, not -5"),
+        (["perceptron-novikoff", "--set", "samples=1e9"], "in the range 20 to 20,000,000, not 1"),
         (["perceptron-novikoff", "--seeds", "3", "--set", "samples=0"], "samples must lie in"),
         (["perceptron-novikoff", "--seeds", "9" * 40], "seeds must be a whole number from 1 to"),
         (["perceptron-novikoff", "--jobs", "0"], "--jobs"),

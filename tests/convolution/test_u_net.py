@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchtheory.convolution.framelets import cosine_basis
 from torchtheory.convolution.u_net import SKIPS, Skips, UNet, framelet_u_net
 from torchtheory.convolution.wiener import wiener_convolution, wiener_filter
-from torchtheory.core.errors import EmptyData, FileProblem, InvalidInput, ShapeMismatch, UnknownName
+from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch, UnknownName
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -100,7 +100,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ShapeMismatch, match="lengths of 12"):
         wide(torch.zeros(1, 1, 8))
     assert UNet([3, 4], kernel=7, periodic=False)(torch.zeros(1, 1, 8)).shape == (1, 1, 8)
-    with pytest.raises(FileProblem, match="GiB"):
+    with pytest.raises(InvalidInput, match="GiB"):
         framelet_u_net(cosine_basis(5), 6, dims=2)
     for wrong in ({"kernel": 4}, {"dims": 3}, {"channels": []}):
         with pytest.raises(InvalidInput):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchtheory.core.errors import FileProblem
+from torchtheory.core.errors import FileProblem, InvalidInput
 from torchtheory.core.files import (
     existing_file,
     existing_folder,
@@ -85,5 +85,6 @@ def test_a_long_record_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_memory_to_spare() -> None:
     refuse_too_large(spare_memory(), "x")
     for count in (spare_memory() + 1, 10**400):
-        with pytest.raises(FileProblem, match=r"x would take .*, more than this machine has"):
-            refuse_too_large(count, "x")
+        for error in (FileProblem, InvalidInput):
+            with pytest.raises(error, match=r"x would take .*, more than this machine has"):
+                refuse_too_large(count, "x", error)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
-from torchtheory.core.errors import InvalidInput
-from torchtheory.core.mapping import Mapped, jacobian
+from torchtheory.core.errors import InvalidInput, UnsupportedModel
+from torchtheory.core.mapping import Mapped, hessian, jacobian
 
 EYE = 2 * torch.eye(3, dtype=torch.float64)
 
@@ -178,3 +178,17 @@ def test_chance_and_refusals_are_not_hidden() -> None:
 
     with pytest.raises(InvalidInput):
         Mapped(refusing)(torch.zeros(3))
+
+
+def test_second_derivatives_by_two_passes_backward() -> None:
+    x = torch.randn(4, generator=torch.Generator().manual_seed(0)).double()
+    weight = torch.rand(4, dtype=torch.float64)
+
+    def bent(v: Tensor) -> Tensor:
+        return (nn.functional.prelu(v[None], weight) ** 3).sum()
+
+    slopes = torch.where(x > 0, torch.ones_like(x), weight)
+    assert torch.allclose(hessian(bent)(x), torch.diag(6 * slopes**3 * x))
+    places = torch.randn(3, 4, dtype=torch.float64)
+    with pytest.raises(UnsupportedModel, match=r"no second derivative .*cdist"):
+        hessian(lambda v: torch.cdist(v[None], places).sum())(x)

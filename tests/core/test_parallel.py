@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from torchtheory.core.errors import InvalidInput, MissingPackage, OutOfTime, TorchTheoryError
+from torchtheory.core.memory import spare_memory
 from torchtheory.core.parallel import Outcome, WorkerKilled, run_tasks
 
 
@@ -145,6 +147,28 @@ def test_settings_of_joblib_do_not_leak_into_the_loop() -> None:
     before = joblib.parallel_config.__module__, joblib.effective_n_jobs(None)
     for _ in run_tasks(abs, range(3), jobs=2):
         assert (joblib.parallel_config.__module__, joblib.effective_n_jobs(None)) == before
+
+
+def allowed_growth(_: int) -> int:
+    from joblib.externals.loky import process_executor
+
+    return int(process_executor._MAX_MEMORY_LEAK_SIZE)
+
+
+def test_workers_may_grow_and_are_replaced_without_a_word() -> None:
+    """loky ends a worker 300 MB above its first task, and says so on the terminal."""
+    words = "A worker stopped while some jobs were given to the executor. This can be caused by ..."
+    before = list(warnings.filters)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for outcome in run_tasks(allowed_growth, [0, 1, 2], jobs=2):
+            assert outcome.get() == spare_memory() // 2
+            warnings.warn(words, UserWarning, stacklevel=1)  # as its thread does
+            warnings.warn("something of the caller's", UserWarning, stacklevel=1)
+        assert [str(w.message) for w in said] == ["something of the caller's"] * 3
+        warnings.warn(words, UserWarning, stacklevel=1)
+        assert len(said) == 4
+    assert warnings.filters == before
 
 
 def test_bad_input() -> None:

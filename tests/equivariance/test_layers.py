@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.tracing.architectures import architecture, archived
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
@@ -536,3 +537,17 @@ def test_a_network_without_an_answer_acquits_no_layer() -> None:
     found = equivariance_by_layer(dead, "translations", draw(3, 1, 8, 8))
     assert found.first is not None
     assert found.first.reason == "pads the border with zeros"
+
+
+@pytest.mark.parametrize("name", ["resnet", "group-norm", "gru"])
+def test_an_archive_has_the_layers_of_its_module(name: str) -> None:
+    made = architecture(name)
+    group = "permutations" if name == "gru" else "translations"
+    own, theirs = (
+        equivariance_by_layer(model, group, made.x) for model in (made.model, archived(name))
+    )
+    assert [layer.reason for layer in own.layers] == [layer.reason for layer in theirs.layers]
+    for one, other in zip(own.layers, theirs.layers, strict=True):
+        assert (one.name, one.lost, one.followed) == (other.name, other.lost, other.followed)
+        assert one.introduced == pytest.approx(other.introduced, abs=own.rounding)
+        assert one.total == pytest.approx(other.total, abs=own.rounding)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.explanation.batch_norm_folding import fold_batch_norm
 from torchtheory.explanation.composites import Composite, Rules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.lrp import layer_relevances, lrp
@@ -29,6 +28,7 @@ from torchtheory.explanation.propagation.linear_maps import LinearMap
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Flat, Gamma, Product, WSquare, Zero
 from torchtheory.models.exported import load_exported
 from torchtheory.models.untouched import ModelState
+from torchtheory.tracing.folding import fold_batch_norm
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchtheory.explanation.composites.DoubtfulRules")
 

@@ -198,7 +198,7 @@ def test_classes_and_votes_can_be_asked() -> None:
     for method in QUESTIONS:
         found = method(votes, x, 1).flat
         torch.testing.assert_close(found, torch.tensor([[0.0, 1.0, 0.0]]), rtol=0, atol=1e-5)
-    with pytest.raises(InvalidInput, match="complex"):
+    with pytest.raises(UnsupportedModel, match="complex"):
         occlusion(as_layer(lambda t: t.to(torch.complex64)), x)
 
 

@@ -169,5 +169,5 @@ def test_refused() -> None:
         path_norms(net, (2,), order=0.5)
     graph = nx.DiGraph([("x", "h"), ("h", "y")])
     graph.nodes["h"]["activation"] = "tanh"
-    with pytest.raises(UnsupportedModel, match="vertex h"):
+    with pytest.raises(UnsupportedModel, match="no rule for tanh"):
         every_path(GraphNetwork(graph, generator=0), torch.ones(1, 1).double())

@@ -249,6 +249,29 @@ def test_one_sample_by_hand() -> None:
     assert math.exp(log_moment(SQUARE, 1)) == pytest.approx(math.exp(0.25))
 
 
+@pytest.mark.parametrize("n", [3, 200])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        SQUARE,
+        TWICE_SQUARE,
+        Deviation("none", lambda r, e: 0 * r),
+        Deviation("lopsided", lambda r, e: (r - 0.3 * e) ** 2),
+        Deviation("narrow", lambda r, e: 9 * (r - 0.4).abs() - 4 * e),
+    ],
+    ids=lambda kind: kind.name,
+)
+def test_moments_are_bounded_from_above(kind: Deviation, n: int) -> None:
+    """Also between any points that a search would look at."""
+    k = torch.arange(n + 1).double()
+    ms = torch.linspace(1e-12, 1 - 1e-12, 3001, dtype=torch.float64)[:, None]
+    law = torch.distributions.Binomial(n, ms, validate_args=False).log_prob(k)
+    values = torch.logsumexp(law + n * kind(ms.expand_as(law), (k / n).expand_as(law)), 1)
+    most = float(values.max())
+    assert most <= log_moment(kind, n) + 1e-12
+    assert log_moment(kind, n) <= most + 1e-5 * n + 1e-5
+
+
 def test_the_same_deviation_by_hand_and_built_in() -> None:
     mine = Deviation("mine", lambda r, e: (r - e) ** 2)
     for inputs in ((0.1, 3.0, 40, 0.05), (0.4, 0.0, 10, 0.5)):

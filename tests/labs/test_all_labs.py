@@ -9,13 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from latex2mathml.converter import convert_to_element
 
 from torchtheory.core import catalogue
 from torchtheory.labs.engine import debts
 from torchtheory.labs.engine.debts import outstanding, paid
 from torchtheory.labs.engine.registry import lab, labs, listed_labs
 from torchtheory.labs.engine.run import Run, run_lab
+from torchtheory.labs.engine.teaching import run_faults, undefined_letters
 from torchtheory.labs.manifest import lab_sources
 
 DEBTS = debts.read_debts()
@@ -27,24 +27,9 @@ def test_lab_passes(name: str) -> None:
     assert run.problems == []
     assert outstanding(run, DEBTS) == [], "these checks are weak; see labs/engine/debts.py"
     assert paid(run, DEBTS) == [], "remove these lines from debts.toml"
-    for claim in [*run.claims, *(e.claim for e in run.errata)]:
-        assert faults(claim.statement) == [], claim.statement
-
-
-def faults(latex: str) -> list[str]:
-    """What of a statement cannot be set: characters nobody sees, commands nobody defined."""
-    found = [] if latex.isprintable() else [repr(latex)]
-    for node in convert_to_element(latex).iter():
-        undefined = re.match(r"\\[A-Za-z]+", node.text or "") if node.tag == "mi" else None
-        if undefined and undefined[0] != r"\arg":  # which is set as a name all the same
-            found.append(undefined[0])
-    return found
-
-
-def test_faults_of_statements_are_seen() -> None:
-    assert faults(r"\bigl\|\arg\max_x f\bigr\|\le 1\text{ in 9 \% of cases}") == []
-    assert faults("\text{of a string that is not raw}") == ["'\\text{of a string that is not raw}'"]
-    assert faults(r"a\leb") == [r"\leb"]
+    assert run.applies
+    assert run_faults(run) == [], "a reader would stumble over these"
+    assert undefined_letters(run) == [], "define them in Symbols"
 
 
 def test_commands_do_not_run_into_the_next_piece_of_a_string() -> None:

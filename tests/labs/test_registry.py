@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from torchtheory.core.errors import InvalidInput, TorchTheoryError, UnknownName
-from torchtheory.labs.engine.registry import Lab, Parameter, find_lab, lab, listed_labs, type_name
+from torchtheory.labs.engine.parameters import Parameter, type_name
+from torchtheory.labs.engine.registry import Lab, find_lab, lab, listed_labs
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.manifest import ListedLab, read_decorators
 
@@ -286,11 +287,11 @@ def test_what_is_no_lab(function: Any) -> None:
 def test_a_count_has_a_range() -> None:
     made = register(every_type)
     for value in (0, -5, 10**9):
-        with pytest.raises(InvalidInput, match=r"whole must lie in 1\.\.30000, not"):
+        with pytest.raises(InvalidInput, match=r"whole must lie in the range 1 to 30,000, not"):
             made.configure("quick", {"whole": value})
-        with pytest.raises(InvalidInput, match=r"whole must lie in 1\.\.30000, not"):
+        with pytest.raises(InvalidInput, match=r"whole must lie in the range 1 to 30,000, not"):
             made.configure("quick", {"whole": str(value)})
-    with pytest.raises(InvalidInput, match=r"many must lie in 0\.\.20000, not -1"):
+    with pytest.raises(InvalidInput, match=r"many must lie in the range 0 to 20,000, not -1"):
         made.configure("quick", {"many": "3,-1"})
     assert made.configure("quick", {"signed": "-5", "real": "-1e9"})["signed"] == -5
 

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from scipy import optimize
 from torch import nn
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 from torchtheory.linalg.conjugate_gradients import NotPositiveDefinite
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.problem import Problem
@@ -43,6 +49,7 @@ from torchtheory.optimization.descent.quadratic_dynamics import (
     preconditioned_matrix,
     quadratic_descent,
 )
+from torchtheory.optimization.landscape.critical_points import critical_point
 
 
 def random_definite(seed: int, size: int = 4) -> torch.Tensor:
@@ -158,6 +165,20 @@ def test_newton_against_scipy() -> None:
         lambda v: float(f(torch.as_tensor(v))), np.zeros(3), method="BFGS", options={"gtol": 1e-9}
     )
     assert np.allclose(found.numpy(), other.x, atol=1e-5)
+
+
+def test_functions_without_second_derivatives_are_refused() -> None:
+    places = torch.eye(3).double()
+
+    def distances(x: torch.Tensor) -> torch.Tensor:
+        return torch.cdist(x[None], places).sum()
+
+    for use in (
+        lambda: newton_direction(distances)(torch.ones(3).double(), 0),
+        lambda: critical_point(distances, torch.ones(3).double()),
+    ):
+        with pytest.raises(UnsupportedModel, match="no second derivative"):
+            use()
 
 
 def test_models() -> None:

@@ -165,6 +165,9 @@ class TestDifferences:
         for first_step in (0.25, 0.3):
             found = derivative_by_limit(torch.sin, x, first_step=first_step)
             assert abs(found.value - math.cos(float(x))) <= found.error
+        for first_step in (64.0, 1024.0, 1e5):  # steps that the numbers have, and waves between
+            found = derivative_by_limit(torch.sin, x, first_step=first_step)
+            assert abs(found.value - math.cos(float(x))) <= found.error
         # a large entry along which nothing moves does no harm
         pair = torch.stack([x, torch.ones_like(x)])
         along = torch.tensor([0.0, 1.0], dtype=dtype)

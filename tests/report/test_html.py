@@ -16,6 +16,7 @@ from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.intervals import Interval
+from torchtheory.labs.engine.parameters import Limits
 from torchtheory.labs.engine.registry import Lab, _parameters
 from torchtheory.labs.engine.run import Run
 from torchtheory.report.html import audit_fragment, audit_page, index_page, run_fragment, run_page
@@ -170,7 +171,7 @@ def tunable(run: Run, samples: int = 200, widths: tuple[int, ...] = (8, 16)) -> 
 
 
 def tunable_run(**settings: Any) -> Run:
-    parameters = _parameters(tunable, {"samples": 2000}, "tunable")
+    parameters = _parameters(tunable, {"samples": 2000}, Limits())
     lab = Lab("tunable", "nets", "T", ("N-08",), (), parameters, tunable)
     return Run(lab=lab, parameters=lab.configure("quick", settings))
 
@@ -182,7 +183,7 @@ def test_a_lab_page_says_what_to_try_and_what_parameters_mean() -> None:
     assert f"{command} --set samples=2000 samples 2000 in place of 200" in words
     assert f"{command} --seeds 20" in words
     assert f"{command} --preset full" in words
-    assert "samples 200 200 2000 a whole number how many points are drawn." in words
+    assert "samples 200 200 2000 a whole number, 1 or more how many points are drawn." in words
     assert "widths 4 8, 16 8, 16 whole numbers separated by commas" in words
     assert "Args" not in words
     # a run at the value of the other preset is told the first again

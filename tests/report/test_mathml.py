@@ -113,3 +113,14 @@ def test_brackets_of_a_given_size() -> None:
     assert ">⟨<" in formula(r"\Bigl\langle x\Bigr\rangle")
     assert ">{<" in formula(r"\bigl\{x\bigr\}")
     assert "\\" not in formula(r"\bigl\lfloor x\bigr\rfloor")
+
+
+@pytest.mark.parametrize(
+    ("latex", "letter"),
+    [
+        (r"\mathbb R", "ℝ"), (r"\mathbb{E}", "𝔼"), (r"\mathbb E", "𝔼"), (r"\mathcal F", "ℱ"),
+        (r"\mathcal A", "𝒜"), (r"\mathcal{A}", "𝒜"), (r"\mathfrak g", "𝔤"), (r"\mathbb 1", "𝟙"),
+    ],
+)  # fmt: skip
+def test_a_font_is_kept_with_and_without_braces(latex: str, letter: str) -> None:
+    assert f">{letter}<" in str(formula(latex))

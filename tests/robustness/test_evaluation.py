@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NotConverged
+from torchtheory.models.untouched import private_copy
+from torchtheory.robustness.attacks.gradient_steps import PGD
 from torchtheory.robustness.bounds.certified import certified_accuracy
 from torchtheory.robustness.bounds.output_bounds import output_bounds
 from torchtheory.robustness.bounds.training import IntervalTraining, interval_bounds
@@ -50,6 +52,27 @@ def test_the_sandwich(trained, norm: str) -> None:
     assert found.attacked_accuracy[-1].estimate < 0.9 or norm == "1"
     assert found.figure().name == "robust-accuracy"
     assert [row[1] for row in found.table()] == [s.estimate for s in found.certified_accuracy]
+
+
+def test_attacks_of_one_evaluation_share_a_copy(trained, monkeypatch) -> None:
+    net, x, y = trained
+    copies = []
+    monkeypatch.setattr(
+        "torchtheory.models.opened.private_copy", lambda m: copies.append(m) or private_copy(m)
+    )
+    found = evaluate(net, (x, y), "2", [0.02, 0.05, 0.1])
+    assert len(copies) == 1
+    alone = ~PGD(0.02, 40, restarts=2, norm="2", generator=0)(net, x, y).success
+    assert (found.standing[0] == alone).all()
+
+    given = []
+
+    def own(model, x, y):
+        given.append(model)
+        return SimpleNamespace(adversarial=x, success=torch.zeros(len(x), dtype=torch.bool))
+
+    evaluate(net, (x, y), "2", [0.02, 0.05], attack=lambda radius: own)
+    assert given == [net, net]
 
 
 def test_a_sample_without_a_distance_loses_no_table(trained, monkeypatch) -> None:

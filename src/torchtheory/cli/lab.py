@@ -65,6 +65,7 @@ def lab_list(
     from rich.text import Text
 
     from torchtheory.labs.engine.registry import listed_labs
+    from torchtheory.report.plain_math import plain_prose
 
     check_room(room)
     _take_up(modules)
@@ -88,7 +89,7 @@ def lab_list(
     for column in ("lab", "room", "title", "covers"):
         table.add_column(column, no_wrap=column in ("lab", "room"))
     for f in chosen:
-        table.add_row(*map(Text, (f.name, f.room, f.title, ", ".join(f.covers))))
+        table.add_row(*map(Text, (f.name, f.room, plain_prose(f.title), ", ".join(f.covers))))
     list_console().print(table)
 
 
@@ -96,25 +97,26 @@ def lab_list(
 def lab_show(
     name: Annotated[str, typer.Argument(help="The lab.")],
     modules: Modules = None,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, with LaTeX between dollar signs.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """What a lab claims, does and takes.
+    """What a lab states, does and takes.
 
-    Example:
+    Examples:
 
       torchtheory lab show hopfield-capacity
-    """
-    from rich.table import Table
-    from rich.text import Text
 
+      torchtheory lab show perceptron-novikoff --markdown
+    """
     from torchtheory.labs.engine.registry import find_lab
+    from torchtheory.report.lab_markdown import lab_markdown
     from torchtheory.report.lab_parts import suggestions
-    from torchtheory.report.terminal import docstring_paragraphs
-    from torchtheory.report.wording import shown
+    from torchtheory.report.lab_terminal import print_lab
 
     _take_up(modules)
     lab = find_lab(name)
-    to_try = suggestions(lab)
     if as_json:
         parameters = [
             {
@@ -122,6 +124,10 @@ def lab_show(
                 "type": p.kind,
                 "quick": p.quick,
                 "full": p.full,
+                "least": p.least,
+                "most": p.most,
+                "items": p.items,
+                "choices": list(p.choices),
                 "meaning": p.meaning,
             }
             for p in lab.parameters.values()
@@ -134,36 +140,15 @@ def lab_show(
                 "covers": list(lab.covers),
                 "errata": list(lab.errata),
                 "description": lab.description,
+                "teaching": lab.teaching.to_json(),
                 "parameters": parameters,
-                "try": [s.command for s in to_try],
+                "try": [s.command for s in suggestions(lab)],
             }
         )
-        return
-    terminal = console()
-    terminal.print(f"{lab.name} ({lab.room})", style="bold", markup=False, highlight=False)
-    terminal.print(lab.title, markup=False, highlight=False)
-    terminal.print()
-    for paragraph in docstring_paragraphs(lab.description):
-        terminal.print(paragraph, markup=False, highlight=False)
-        terminal.print()
-    for i in lab.covers:
-        entry = catalogue.entry(i)
-        terminal.print(f"  {i}  {entry.name}: {entry.citation}", markup=False, highlight=False)
-    if lab.parameters:
-        columns = ["parameter", "takes", "quick", "full"]
-        explained = any(p.meaning for p in lab.parameters.values())
-        table = Table(*columns, *(["meaning"] if explained else []), box=None, header_style="bold")
-        for p in lab.parameters.values():
-            row = [p.name, p.kind, shown(p.quick), shown(p.full)]
-            table.add_row(*map(Text, [*row, *([p.meaning] if explained else [])]))
-        terminal.print()
-        terminal.print(table)
-    if to_try:
-        terminal.print()
-        terminal.print("What to try", style="bold")
-    for one in to_try:
-        terminal.print(f"  {one.command}", markup=False, highlight=False, soft_wrap=True)
-        terminal.print(f"    {one.purpose}", style="dim", markup=False, highlight=False)
+    elif as_markdown:
+        typer.echo(lab_markdown(lab), nl=False)
+    else:
+        print_lab(lab, console())
 
 
 @app.command("run")

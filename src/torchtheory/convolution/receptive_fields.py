@@ -298,7 +298,7 @@ def _precise(model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
 
 def _example(example: Tensor | Sequence[int]) -> Tensor:
     if isinstance(example, Tensor):
-        if not example.is_floating_point() or example.ndim < 2:
+        if not example.is_floating_point() or example.ndim < 2 or not example.numel():
             raise InvalidType(
                 f"an example is one input [channels, ...] of real numbers, not {described(example)}"
             )

@@ -411,30 +411,79 @@ def as_function(value: _Function, name: str) -> _Function:
 
 
 def as_module(value: nn.Module, name: str = "the model") -> nn.Module:
-    """A `torch.nn.Module` that was made as torch wants it. Time: a look at every sub-module.
+    """A `torch.nn.Module` that was made as torch wants it, with real weights and no empty layer.
+
+    Time: a look at every sub-module and parameter.
 
     >>> as_module(nn.ReLU())
     ReLU()
+    >>> as_module(nn.Linear(3, 0))
+    Traceback (most recent call last):
+        ...
+    torchtheory.core.errors.UnsupportedModel: the parameter weight of the model is empty, ...
     """
     if not isinstance(value, nn.Module):
         raise InvalidType(f"{name} must be a torch.nn.Module, not {described(value)}")
-    waiting: list[tuple[str, nn.Module]] = [("", value)]
+    _refuse_unwalkable(value, name)
+    for key, parameter in _listed(value.named_parameters, name):
+        if isinstance(parameter, UninitializedParameter):
+            continue
+        if parameter.numel() == 0:
+            raise UnsupportedModel(
+                f"the parameter {key} of {name} is empty, {list(parameter.shape)}: a layer needs "
+                "at least one unit, and a parameter at least one number"
+            )
+        if parameter.is_complex():
+            raise UnsupportedModel(
+                f"the parameter {key} of {name} is {_dtype(parameter)}, and the theory is about "
+                "real weights: make two parameters of its real and imaginary parts"
+            )
+        if parameter.layout != torch.strided:
+            raise UnsupportedModel(
+                f"the parameter {key} of {name} is sparse: make it dense, by .to_dense()"
+            )
+    return value
+
+
+def _refuse_unwalkable(model: nn.Module, name: str) -> None:
+    """Refuse what torch's own walks through a module fail on, or never come back from."""
+    waiting: list[tuple[str, nn.Module, tuple[int, ...]]] = [("", model, ())]
     seen: set[int] = set()
     while waiting:
-        path, module = waiting.pop()
+        path, module, above = waiting.pop()
+        which = f"{path} of {name}" if path else name
+        if id(module) in above:
+            raise UnsupportedModel(
+                f"{which} ({type(module).__name__}) is a module that contains itself, in which "
+                "torch's own model.eval() does not end: keep the reference in a list or a tuple"
+            )
         if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
             continue
         seen.add(id(module))
         children = vars(module).get("_modules")
         if children is None:
-            which = f"{name} ({type(module).__name__})"
-            if path:
-                which = f"{path} of {name} ({type(module).__name__})"
             raise UnsupportedModel(
-                f"{which} was not initialized: its __init__ must call super().__init__() first"
+                f"{which} ({type(module).__name__}) was not initialized: its __init__ must call "
+                "super().__init__() first"
             )
-        waiting += [(f"{path}.{k}" if path else k, m) for k, m in children.items() if m is not None]
-    return value
+        inside = (*above, id(module))
+        waiting += [
+            (f"{path}.{k}" if path else k, child, inside)
+            for k, child in children.items()
+            if child is not None
+        ]
+
+
+def _listed(
+    named: Callable[[], Iterable[tuple[str, Tensor]]], name: str
+) -> list[tuple[str, Tensor]]:
+    """What a module's own method lists."""
+    try:
+        return list(named())
+    except Exception as error:  # a model may have methods of these names
+        raise UnsupportedModel(
+            f"{name} cannot list its parameters: {type(error).__name__}: {described(str(error))}"
+        ) from error
 
 
 def module_with_values(value: nn.Module, name: str = "the model") -> nn.Module:
@@ -446,13 +495,7 @@ def module_with_values(value: nn.Module, name: str = "the model") -> nn.Module:
     torchtheory.core.errors.UnsupportedModel: weight is a lazy tensor without values; run ...
     """
     as_module(value, name)
-    try:
-        held = [*value.named_parameters(), *value.named_buffers()]
-    except Exception as error:  # a model may have methods of these names
-        raise UnsupportedModel(
-            f"{name} cannot list its parameters: {type(error).__name__}: {described(str(error))}"
-        ) from error
-    for key, tensor in held:
+    for key, tensor in [*value.named_parameters(), *_listed(value.named_buffers, name)]:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise UnsupportedModel(
                 f"{key} is a lazy tensor without values; run the model once on a batch first"

@@ -88,7 +88,7 @@ def read_whole(stream: Readable, what: str, *, copies: int) -> bytes:
     parts, count = [], 0
     while part := stream.read(_PIECE):
         count += len(part)
-        refuse_too_large(copies * count, what)
+        refuse_too_large(copies * count, what, FileProblem)
         parts.append(part)
     return b"".join(parts)
 

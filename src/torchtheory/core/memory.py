@@ -9,7 +9,7 @@ from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 
-from torchtheory.core.errors import FileProblem, InvalidInput
+from torchtheory.core.errors import InvalidInput, TorchTheoryError
 
 # Where Linux says how much a container may have.
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
@@ -65,17 +65,22 @@ def spare_memory() -> int:
     return min((n for n in limits if n > 0), default=bytes_of("8GiB")) // 2
 
 
-def refuse_too_large(count: int, what: str) -> None:
+def refuse_too_large(count: int, what: str, error: type[TorchTheoryError] = InvalidInput) -> None:
     """Refuse what would take more bytes than there are to spare, before any of it is made.
 
-    >>> refuse_too_large(10**15, "x_train of data.npz")
+    Args:
+        count: of bytes.
+        what: in words, to stand before "would take".
+        error: the class of the sentence; `FileProblem` for what a file holds.
+
+    >>> refuse_too_large(10**15, "a grid of 50^9 points")
     Traceback (most recent call last):
         ...
-    torchtheory.core.errors.FileProblem: x_train of data.npz would take 931,322 GiB, more than ...
+    torchtheory.core.errors.InvalidInput: a grid of 50^9 points would take 931,322 ...
     """
     if count > spare_memory():
         size = f"{count // 2**30:,} GiB" if count < 2**80 else "over 2**80 bytes"
-        raise FileProblem(f"{what} would take {size}, more than this machine has to spare")
+        raise error(f"{what} would take {size}, more than this machine has to spare")
 
 
 def resident_memory(*, peak: bool = False) -> int:

@@ -31,11 +31,13 @@ from typing import Any, Generic, Literal, TypeVar, cast
 import cloudpickle
 import joblib
 import torch
+from joblib.externals.loky import process_executor
 
 from torchtheory.core import progress
 from torchtheory.core.checks import one_of, whole_number
 from torchtheory.core.errors import MissingPackage, OutOfTime, TorchTheoryError
 from torchtheory.core.foreign_text import one_line
+from torchtheory.core.memory import spare_memory
 
 Backend = Literal["loky", "dask", "ray", "serial"]
 BACKENDS: tuple[Backend, ...] = ("loky", "dask", "ray", "serial")
@@ -90,12 +92,15 @@ class _Worker:
         threads: how many threads the numerical libraries may use; as they are if `None`.
         place: the current directory of the one that waits, which a worker of an earlier call may
             not have seen.
+        memory: bytes by which a worker may grow from task to task before another takes its place;
+            loky's 300 MB if `None`, which a few dozen tasks reach by what they import.
     """
 
     parent: int | None = None
     marks: str | None = None
     threads: int | None = None
     place: str | None = None
+    memory: int | None = None
 
 
 def run_tasks(
@@ -173,8 +178,12 @@ def _on_this_machine(
     waiting = set(range(len(tasks)))
     suspects: list[int] = []
     settings = {"backend": backend, "inner_max_num_threads": threads}
-    with tempfile.TemporaryDirectory(prefix="torchtheory-tasks-") as marks:
-        worker = _Worker(os.getpid(), marks, threads, os.getcwd())
+    share = spare_memory() // max(2, jobs)
+    with (
+        tempfile.TemporaryDirectory(prefix="torchtheory-tasks-") as marks,
+        _replaced_workers_unsaid(),
+    ):
+        worker = _Worker(os.getpid(), marks, threads, os.getcwd(), share)
         while waiting or suspects:
             # a suspect runs alone: if a process is killed again, it was this task's
             chosen = sorted(waiting) if waiting else [suspects.pop()]
@@ -322,6 +331,8 @@ def _prepare(worker: _Worker) -> None:
     if worker.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(worker.threads)
         torch.set_num_threads(worker.threads)
+    if worker.memory is not None and hasattr(process_executor, "_MAX_MEMORY_LEAK_SIZE"):
+        process_executor._MAX_MEMORY_LEAK_SIZE = worker.memory
     _prepared = worker
 
 
@@ -332,6 +343,23 @@ def _end_with_parent(parent: int) -> None:
         if os.getppid() != parent:
             os._exit(1)
         time.sleep(0.2)
+
+
+@contextmanager
+def _replaced_workers_unsaid() -> Iterator[None]:
+    """loky warns when it replaces a worker that grew or idled; what fails is an outcome.
+
+    One filter more, and no `catch_warnings`, which would undo what the caller sets meanwhile.
+    """
+    before = list(warnings.filters)
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
+    ours = next((entry for entry in warnings.filters if entry not in before), None)
+    try:
+        yield
+    finally:
+        if ours is not None:
+            with suppress(ValueError):  # the caller has put other filters in their place
+                warnings.filters.remove(ours)  # type: ignore[attr-defined]
 
 
 @contextmanager

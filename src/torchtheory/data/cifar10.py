@@ -90,7 +90,7 @@ def read_pickled_batch(path: Path) -> tuple[Tensor, Tensor]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        refuse_too_large(path.stat().st_size, str(path))
+        refuse_too_large(path.stat().st_size, str(path), FileProblem)
         return path.read_bytes()
     except OSError as error:
         raise FileProblem(f"cannot read {path}: {error.strerror}") from None

@@ -103,7 +103,8 @@ def _clevr_questions(folder: Path, split: str) -> list[dict[str, Any]]:
         )
     file = existing_file(file)
     try:
-        refuse_too_large(12 * file.stat().st_size, str(file))  # Python's objects are larger
+        # Python's objects are larger
+        refuse_too_large(12 * file.stat().st_size, str(file), FileProblem)
         content = file.read_bytes()
     except OSError as error:
         raise FileProblem(f"cannot read {file}: {reason(error)}") from None

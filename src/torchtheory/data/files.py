@@ -59,7 +59,7 @@ def _unpacked(archive: np.lib.npyio.NpzFile, name: str, file: Path) -> np.ndarra
     part = next(p for p in (f"{name}.npy", name) if p in archive.zip.namelist())
     with archive.zip.open(part) as packed:
         shape, _, dtype = _array_header(packed)
-        refuse_too_large(math.prod(shape) * dtype.itemsize, f"{name} of {file}")
+        refuse_too_large(math.prod(shape) * dtype.itemsize, f"{name} of {file}", FileProblem)
     return np.asarray(archive[name])
 
 
@@ -176,7 +176,7 @@ def read_idx(path: str | Path) -> Tensor:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
             kind, shape = _idx_header(stream, file)
             size = math.prod(shape) * kind.itemsize
-            refuse_too_large(2 * size, str(file))  # as bytes, and as a tensor
+            refuse_too_large(2 * size, str(file), FileProblem)  # as bytes, and as a tensor
             raw = stream.read(size + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise FileProblem(f"{file} is not readable: {error}") from None

@@ -1,19 +1,16 @@
 """A pass of a network, followed: how a group acts on every tensor, and which layers keep to it.
 
-Functions are seen as torch calls them, and torch's own layers as a whole, so that what a user
-writes in `forward` counts as well as what is a module.
+Operations are looked at one by one, and torch's own layers as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from torchtheory.equivariance.actions import Element, Group
 from torchtheory.equivariance.functions import constant_part, relative_defects
@@ -22,29 +19,30 @@ from torchtheory.equivariance.reasons import reason_for
 from torchtheory.equivariance.rules import (
     JOINS,
     REARRANGEMENTS,
+    Settings,
     axis_of_sort,
-    function_of,
     is_product,
     is_understood,
-    is_unit,
     joined_layouts,
-    kind_of,
     layout_after,
     layout_of_einsum,
     layout_of_product,
-    stride_of,
+    settings_of,
+    unit_of,
 )
-from torchtheory.models.evaluation import called
 from torchtheory.models.model import PureFunction
+from torchtheory.tracing.network import Network, Operation, Value, Visit, called, leaves, pair_up
+from torchtheory.tracing.passes import network_of
+from torchtheory.tracing.recorder import input_tensors
 
-#: Functions that have better names than torch's.
+#: Operations that have better names than torch's.
 _WORDS = {
-    "__getitem__": "indexing",
-    "__setitem__": "writing",
-    "__rsub__": "sub",
-    "__radd__": "add",
-    "__rmul__": "mul",
-    "__truediv__": "div",
+    "getitem": "indexing",
+    "slice": "indexing",
+    "select": "indexing",
+    "setitem": "writing",
+    "rsub": "sub",
+    "rdiv": "div",
     "multi_head_attention_forward": "attention",
     "scaled_dot_product_attention": "attention",
 }
@@ -56,7 +54,7 @@ _LIKE = {"to", "type_as", "expand_as", "view_as", "reshape_as"}
 _ROUNDINGS = 100
 
 #: These are no layers of their own in a list.
-_SILENT = REARRANGEMENTS | {"clone", "detach", "to", "type_as", "float", "double"}
+_SILENT = REARRANGEMENTS | {"clone", "detach", "to", "type_as", "float", "double", "alias"}
 
 
 @dataclass(slots=True)
@@ -131,35 +129,49 @@ def _is_rounding(difference: Tensor, read: list[Tensor]) -> bool:
 
 @dataclass(slots=True)
 class Step:
-    """One layer or function in a pass: its defect, and what it returned with its action."""
+    """One layer or operation in a pass: its defect, and what it returned with its action."""
 
     defect: LayerDefect
     shown: bool
-    out: Tensor | None
+    value: Value
+    out: Tensor
     layout: Layout | None
+
+
+Again = tuple[list[Tensor], Callable[[list[Tensor]], Any]]
 
 
 @dataclass(slots=True)
 class Call:
-    """A layer or function that is called: how to do that again with other tensors."""
+    """A layer or operation: what it is, what it reads, and how to do it again with other tensors.
+
+    Attributes:
+        name: the plain name of the operation, or of the one that a layer of torch's stands for.
+        kind: the class of the layer, or the operation in a word.
+        path: where it stands.
+        settings: of the layer.
+        again: the tensors that it reads, and what it returns for others in their places.
+        arguments: of a single operation, by name.
+    """
 
     name: str
     kind: str
-    module: nn.Module | None
-    args: tuple[Any, ...]
-    named: dict[str, Any]
-    again: Callable[..., Any]
+    path: str
+    settings: Settings
+    again: Again
+    arguments: dict[str, Any]
 
     def tensors(self) -> list[Tensor]:
-        return list(_all_tensors((self.args, self.named)))
+        """What it reads."""
+        return self.again[0]
 
     def repeated(self, replace: Callable[[Tensor], Tensor]) -> Any:
         """What it returns with every tensor replaced."""
-        args, named = _replaced((self.args, self.named), replace)
-        return self.again(*args, **named)
+        given, run = self.again
+        return run([replace(t) for t in given])
 
 
-class Following(TorchFunctionMode):
+class Following:
     """Follows data through a pass, and tries every layer on moved inputs.
 
     Attributes:
@@ -168,123 +180,75 @@ class Following(TorchFunctionMode):
         tried: the elements that layers were tried with.
     """
 
-    def __init__(self, group: Group, rounding: float, trying: bool = True) -> None:
-        super().__init__()
-        self.group, self.rounding, self.trying = group, rounding, trying
+    def __init__(self, group: Group, rounding: float, function: PureFunction, x: Tensor) -> None:
+        self.group, self.rounding = group, rounding
         self.known: dict[int, tuple[Tensor, Layout | None]] = {}
         self.steps: list[Step] = []
         self.tried: dict[Element, None] = {}
-        self.path: list[str] = []
-        self.inside = 0
-        self.waiting: list[Call] = []
+        self.network = network_of(function, x)
+        self.samples = len(x)
+        self.held: dict[Value, Any] = dict(self.network.tensors)
+        self.units = _units(self.network)
+        (start,) = input_tensors(function, x)
+        self.known[id(start)] = (start, input_layout(group, x.shape))
+        self.held[self.network.inputs[0]] = start
+        self.network.evaluate([start], len(x), self._done)
 
-    def run(self, function: PureFunction, x: Tensor) -> None:
-        """Follow one pass of the model."""
-        self.known[id(x)] = (x, input_layout(self.group, x.shape))
-        with self._hooked(function.model), self:
-            called(function, lambda t: function.call(function.parameters, t), x)
+    def _done(self, op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation is done; at the last one of a layer, the layer is looked at."""
+        made = called(op, args, kwargs)
+        pair_up(op.result, made, self.held)
+        visit, own = self.units.get(op, (None, [op]))
+        if own[-1] is not op or not op.follows:
+            return made
+        constant = visit is None and op.name in _LIKE and not op.inputs[0].follows
+        if constant:  # it takes on the type or shape of the data
+            return made
+        entering, leaving = self.network.boundary(own)
+        leaving = leaving or list(op.outputs)
+        again = self._again(list(op.inputs) if visit is None else entering, leaving)
+        call = self._single(op, again) if visit is None else self._layer(visit, own, again)
+        if leaving and any(id(t) in self.known for t in call.tensors()):
+            self._met(call, [self.held[v] for v in leaving], leaving[0])
+        return made
 
-    @contextmanager
-    def _hooked(self, model: nn.Module) -> Iterator[None]:
-        handles = []
-        for path, module in model.named_modules():
-            handles.append(module.register_forward_pre_hook(self._entering(path), with_kwargs=True))
-            handles.append(module.register_forward_hook(self._leaving(), with_kwargs=True))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    def _single(self, op: Operation, again: Again) -> Call:
+        word = _WORDS.get(op.name, op.name)
+        return Call(op.name, word, op.layer, Settings(), again, op.arguments)
 
-    def _entering(self, path: str) -> Callable[..., None]:
-        def enter(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self.path.append(path)
-            if is_unit(module):
-                if self.inside == 0 and self._concerned((args, named)):
-                    kind = kind_of(module)
-                    call = Call(function_of(module), kind, module, args, named, module.forward)
-                    self.waiting.append(self._kept(call))
-                self.inside += 1
+    def _layer(self, visit: Visit, own: list[Operation], again: Again) -> Call:
+        name, kind = unit_of(visit.kind)
+        return Call(name, kind, visit.layer, settings_of(name, own), again, {})
 
-        return enter
+    def _again(self, entering: list[Value], leaving: list[Value]) -> Again:
+        part = self.network.until(*leaving, after=tuple(dict.fromkeys(entering)))
 
-    def _leaving(self) -> Callable[..., None]:
-        def leave(module: nn.Module, args: Any, named: Any, result: Any) -> None:
-            if is_unit(module):
-                self.inside -= 1
-                if self.inside == 0 and self.waiting:
-                    self._met(self.waiting.pop(), result)
-            self.path.pop()
+        def again(tensors: list[Tensor]) -> Any:
+            given = dict(zip(entering, tensors, strict=True))
+            others = {v: t for v, t in self.held.items() if v not in given}
+            return part.evaluate(list(given.values()), self.samples, called, others)
 
-        return leave
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        named = kwargs or {}
-        if self.inside or not self._concerned((args, named)):
-            return func(*args, **named)
-        name = getattr(func, "__name__", "").partition(".")[0]  # conv2d.default of an exported one
-        if name in _LIKE and not self._concerned(args[:1]):
-            return func(*args, **named)  # a constant that takes on the type or shape of the data
-        said = _WORDS.get(name, name.strip("_"))
-        writes = name in ("__setitem__", "copy_")
-        again = _written(func) if writes else func
-        call = self._kept(Call(name, said, None, args, named, again))
-        result = func(*args, **named)
-        made = args[0] if writes else result
-        if next(_all_tensors(made), None) is not None:
-            self._met(call, made)
-        return result
-
-    def _concerned(self, values: Any) -> bool:
-        return any(id(t) in self.known for t in _all_tensors(values))
-
-    def _kept(self, call: Call) -> Call:
-        """With copies of the data that it reads: it may write to them."""
-        copies: dict[int, Tensor] = {}
-
-        def copy(t: Tensor) -> Tensor:
-            if id(t) not in self.known:
-                return t
-            if id(t) not in copies:
-                copies[id(t)] = t.clone()
-                self.known[id(copies[id(t)])] = (copies[id(t)], self.known[id(t)][1])
-            return copies[id(t)]
-
-        self.inside += 1
-        try:
-            call.args, call.named = _replaced((call.args, call.named), copy)
-        finally:
-            self.inside -= 1
-        return call
+        return [self.held[v] for v in entering], again
 
     def _forget(self, tensor: Tensor) -> None:
         self.known[id(tensor)] = (tensor, None)
 
-    def _met(self, call: Call, result: Any) -> None:
+    def _met(self, call: Call, outs: list[Tensor], value: Value) -> None:
         """A layer was applied: what is the action on what it returned, and does it follow it?"""
-        self.inside += 1
-        try:
-            outs = list(_all_tensors(result))
-            after = self._layouts(call, outs)
-            if len(after) != len(outs):
-                after = [None] * len(outs)
-            for out, layout in zip(outs, after, strict=True):
-                self.known[id(out)] = (out, layout)
-            if outs[0].is_floating_point() or outs[0].is_complex():
-                self.steps.append(self._step(call, outs[0], after[0]))
-        finally:
-            self.inside -= 1
+        after = self._layouts(call, outs)
+        if len(after) != len(outs):
+            after = [None] * len(outs)
+        for out, layout in zip(outs, after, strict=True):
+            self.known[id(out)] = (out, layout)
+        if outs[0].is_floating_point() or outs[0].is_complex():
+            self.steps.append(self._step(call, outs[0], value, after[0]))
 
     def _layouts(self, call: Call, outs: list[Tensor]) -> list[Layout | None]:
         data = [(t, self.known[id(t)][1]) for t in call.tensors() if id(t) in self.known]
         unknown: list[Layout | None] = [None] * len(outs)
         if any(layout is None for _, layout in data):
             return unknown
-        circular = call.name == "circular" or (
-            call.name == "pad" and "circular" in (*call.args, *call.named.values())
-        )
+        circular = call.name == "circular" or call.arguments.get("mode") == "circular"
         if call.name in JOINS and (beside := self._beside(call, data)):
             return [beside]
         if call.name in REARRANGEMENTS or circular:
@@ -293,13 +257,14 @@ class Following(TorchFunctionMode):
             a, b = call.tensors()
             pair = (self.known.get(id(t), (t, None))[1] for t in (a, b))
             return [layout_of_product(a, next(pair), b, next(pair))]
-        if call.name == "einsum" and call.args and isinstance(call.args[0], str):
+        if call.name == "einsum" and isinstance(call.arguments.get("equation"), str):
             operands = [(t, self.known.get(id(t), (t, None))[1]) for t in call.tensors()]
-            return [layout_of_einsum(call.args[0], operands)]
-        if (axis := axis_of_sort(call.name, call.args, call.named)) is not None:
+            return [layout_of_einsum(call.arguments["equation"], operands)]
+        if (axis := axis_of_sort(call.name, call.arguments)) is not None:
             return self._sorted(data, axis) + [None] * (len(outs) - 1)
-        stride = stride_of(call.module, call.name, call.args, call.named)
-        dims = call.named.get("dim", _dims(call.args))
+        stride = call.settings.stride or settings_of(call.name, [], call.arguments).stride
+        dims = call.arguments.get("dim")
+        dims = None if dims in ([], ()) else dims
         found: list[Layout | None] = []
         for out in outs:
             if len(data) > 1 and _is_broadcast([z for z, _ in data], out):
@@ -320,7 +285,7 @@ class Following(TorchFunctionMode):
         still = len(moving) < len(call.tensors())
         if not (still and moving):
             return None
-        axis = int(call.named.get("dim", call.args[1] if len(call.args) > 1 else 0))
+        axis = int(call.arguments.get("dim", 0))
         places = [[(m.axes, m.grid) for m in layout] for layout in moving]
         own = all(m.place is None for layout in moving for m in layout)
         alike = own and all(p == places[0] for p in places)
@@ -354,26 +319,25 @@ class Following(TorchFunctionMode):
         except (RuntimeError, TypeError, IndexError, ValueError):  # it looks at the numbers
             return []
 
-    def _step(self, call: Call, out: Tensor, layout: Layout | None) -> Step:
-        path = self.path[-1] if self.path else ""
-        defect = LayerDefect(path, call.kind, followed=layout is not None)
+    def _step(self, call: Call, out: Tensor, value: Value, layout: Layout | None) -> Step:
+        defect = LayerDefect(call.path, call.kind, followed=layout is not None)
         data = [self.known[id(t)][1] for t in call.tensors() if id(t) in self.known]
         if layout is None and any(before is None for before in data):
             shown = False  # the layer where the trail was lost is shown, those behind it are not
         else:
             shown = layout is None or call.name not in _SILENT
-        if self.trying and layout is not None:
+        if layout is not None:
             try:
                 self._try(call, out, layout, defect)
-                understood = not defect.breaks or is_understood(call.name, call.module)
+                understood = not defect.breaks or is_understood(call.name, call.settings)
             except RuntimeError:  # it takes no moved inputs: a mask or a size depends on them
                 understood = False
             if not understood:
-                defect = LayerDefect(path, call.kind, followed=False)
+                defect = LayerDefect(call.path, call.kind, followed=False)
                 layout, shown = None, True
                 self._forget(out)
         shown = shown or defect.breaks
-        return Step(defect, shown, out.clone(), layout)
+        return Step(defect, shown, value, out, layout)
 
     def _try(self, call: Call, out: Tensor, layout: Layout, defect: LayerDefect) -> None:
         """The layer alone: on moved inputs, against its moved outputs."""
@@ -408,7 +372,7 @@ class Following(TorchFunctionMode):
         defect.introduced = worst[0]
         reasons = [
             reason_for(
-                self.group, element, call.name, call.module, call.tensors(), out, before, layout,
+                self.group, element, call.name, call.settings, call.tensors(), out, before, layout,
                 difference,
             )
             for element, difference, met in (
@@ -420,15 +384,21 @@ class Following(TorchFunctionMode):
         defect.reason = ", and ".join(dict.fromkeys(reasons))
 
 
-def _written(func: Callable[..., Any]) -> Callable[..., Tensor]:
-    """A function that writes to its first argument, as one that returns what it makes of it."""
-
-    def write(tensor: Tensor, *args: Any, **named: Any) -> Tensor:
-        own = tensor.clone()
-        func(own, *args, **named)
-        return own
-
-    return write
+def _units(network: Network) -> dict[Operation, tuple[Visit, list[Operation]]]:
+    """The operations that belong to a layer of torch's without modules inside, with all of it."""
+    visited = {visit.layer for op in network for visit in op.visits}
+    paths = [layer.split(".") for layer in visited if ".parametrizations" not in layer]
+    opened = {".".join(path[:depth]) for path in paths for depth in range(1, len(path))}
+    found: dict[Visit, list[Operation]] = {}
+    for op in network:
+        for visit in op.visits:
+            leaf = visit.layer not in opened and (visit.layer or len(visited) == 1)
+            if leaf and unit_of(visit.kind)[0]:
+                found.setdefault(visit, []).append(op)
+                break
+    # what does not follow the input is no part of a layer that is looked at
+    followed = {visit: [op for op in own if op.follows] for visit, own in found.items()}
+    return {op: (visit, own) for visit, own in followed.items() for op in own}
 
 
 def _is_broadcast(operands: list[Tensor], out: Tensor) -> bool:
@@ -440,26 +410,5 @@ def _is_broadcast(operands: list[Tensor], out: Tensor) -> bool:
     return fits and largest == list(out.shape)
 
 
-def _dims(args: tuple[Any, ...]) -> Any:
-    return args[1] if len(args) > 1 and not isinstance(args[1], Tensor) else None
-
-
 def _all_tensors(values: Any) -> Iterator[Tensor]:
-    if isinstance(values, dict):
-        yield from _all_tensors(list(values.values()))
-    elif isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from _all_tensors(value)
-
-
-def _replaced(values: Any, replace: Callable[[Tensor], Tensor]) -> Any:
-    """The same with every tensor replaced, in lists, tuples and dictionaries."""
-    if isinstance(values, Tensor):
-        return replace(values)
-    if isinstance(values, dict):
-        return {k: _replaced(v, replace) for k, v in values.items()}
-    if type(values) in (list, tuple):
-        return type(values)(_replaced(v, replace) for v in values)
-    return values
+    return (leaf for leaf in leaves(values) if isinstance(leaf, Tensor))

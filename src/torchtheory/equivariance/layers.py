@@ -23,6 +23,7 @@ from torchtheory.equivariance.layouts import act, input_layout
 from torchtheory.equivariance.measure import measure_equivariance
 from torchtheory.models.evaluation import evaluated
 from torchtheory.models.model import PureFunction, global_randomness_kept
+from torchtheory.tracing.passes import values_of
 
 #: Inputs that layers are tried on, at most.
 SEEN = 8
@@ -146,9 +147,8 @@ def equivariance_by_layer(
         )
     x = checked_inputs(x, group)
     function, x, rounding = exact_function(model, x[:SEEN], output)
-    watch = Following(group, rounding)
-    with torch.no_grad(), global_randomness_kept():
-        watch.run(function, x)
+    with torch.no_grad():
+        watch = Following(group, rounding, function, x)
         _carried_on(watch, function, x)
     layers = [s.defect for s in watch.steps if s.shown]
     suspects = [layer for layer in layers if layer.breaks]
@@ -182,13 +182,13 @@ def _carried_on(watch: Following, function: PureFunction, x: Tensor) -> None:
     for element in list(watch.tried)[:PASSES]:
         moved = act(watch.group, element, x, before)
         assert moved is not None
-        again = Following(watch.group, watch.rounding, trying=False)
-        again.run(function, moved)
-        if len(again.steps) != len(watch.steps):
+        try:
+            others = values_of(function, watch.network, moved, *(s.value for s in watch.steps))
+        except TorchTheoryError:
             return  # the path through the model depends on the input
-        for here, there in zip(watch.steps, again.steps, strict=True):
-            if here.layout is None or here.out is None or there.out is None:
+        for here, there in zip(watch.steps, others, strict=True):
+            if here.layout is None:
                 continue
             wanted = act(watch.group, element, here.out, here.layout)
-            if wanted is not None and wanted.shape == there.out.shape:
-                here.defect.total = max(here.defect.total, overall_defect(there.out, wanted))
+            if wanted is not None and wanted.shape == there.shape:
+                here.defect.total = max(here.defect.total, overall_defect(there, wanted))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.equivariance.actions import Element, GridGroup, Group
 from torchtheory.equivariance.layouts import Layout, Moved
-from torchtheory.equivariance.rules import JOINS, REARRANGEMENTS, window_kind
+from torchtheory.equivariance.rules import JOINS, REARRANGEMENTS, Settings, window_kind
 
-_SUMS = set("add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__".split())
-_FACTORS = set("mul mul_ __mul__ __rmul__ __imul__ div div_ __truediv__ __itruediv__".split())
+_SUMS = {"add", "sub", "rsub"}
+_FACTORS = {"mul", "div"}
 
 #: Share of the squared defect that lies at the border where a border is its reason.
 _MOST = 0.99
@@ -22,7 +23,7 @@ def reason_for(
     group: Group,
     element: Element,
     name: str,
-    module: nn.Module | None,
+    settings: Settings,
     tensors: Sequence[Tensor],
     out: Tensor,
     before: Sequence[Moved],
@@ -33,7 +34,7 @@ def reason_for(
 
     Args:
         group, element: under which it breaks.
-        name, module, tensors: the function, its module if it is one, and what it reads.
+        name, settings, tensors: the operation, its layer's settings, and what it reads.
         out, before, layout: what it returns, and the actions on what it reads and returns.
         difference: between what it returns for moved inputs and what it should; None where the
             element has no counterpart on the outputs.
@@ -45,7 +46,7 @@ def reason_for(
     if kind == "conv" and turned:
         return "has kernels without this symmetry"
     if kind and not turned and before and layout:
-        said = _grids(kind, module, before[0], layout[0], difference)
+        said = _grids(kind, settings, before[0], layout[0], difference)
         if said:
             return said
     if name in ("linear", "bilinear"):
@@ -59,10 +60,9 @@ def reason_for(
         return "joins numbers that belong to fixed positions (coordinates, say)"
     if name in REARRANGEMENTS:
         return "takes fixed positions"
-    if name == "__setitem__":
+    if name == "setitem":
         return "writes to fixed positions"
-    weight = getattr(module, "weight", None)
-    if isinstance(weight, Tensor) and weight.ndim > 0:
+    if settings.weighted:
         return "has weights that belong to fixed positions"
     return "does not treat all positions alike"
 
@@ -86,9 +86,7 @@ def _lost(
     return "returns a grid that the group does not act on"
 
 
-def _grids(
-    kind: str, module: nn.Module | None, before: Moved, after: Moved, difference: Tensor
-) -> str:
+def _grids(kind: str, settings: Settings, before: Moved, after: Moved, difference: Tensor) -> str:
     """Of convolutions, poolings and paddings."""
     border = at_border(difference, after)
     if kind == "pad":
@@ -106,16 +104,15 @@ def _grids(
     if smaller and kind in ("conv", "pool"):
         return "drops the border: it has no padding"
     if kind in ("conv", "pool", "transposed"):
-        mode = getattr(module, "padding_mode", "zeros")
+        mode = settings.padding_mode
         how = "with zeros" if mode == "zeros" and kind == "conv" else f"({mode})"
         how = "" if kind == "pool" else f" {how}"
-        if border or _padding(module):
+        if border or _padding(settings.padding):
             return f"pads the border{how}"
     return ""
 
 
-def _padding(module: nn.Module | None) -> bool:
-    given = getattr(module, "padding", 0)
+def _padding(given: Any) -> bool:
     if isinstance(given, str):
         return given == "same"
     return bool(any(given) if isinstance(given, tuple | list) else given)

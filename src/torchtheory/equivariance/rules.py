@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from torchtheory.equivariance.actions import Grid
 from torchtheory.equivariance.layouts import Layout, Moved
+from torchtheory.tracing.kinds import KIND_OF
+from torchtheory.tracing.network import Operation
 
-#: Functions and modules that only move, cut or join entries.
+#: Operations that only move, cut or join entries.
 REARRANGEMENTS = set(
     """
-    flatten view reshape permute transpose movedim moveaxis swapaxes swapdims squeeze unsqueeze
-    contiguous unflatten chunk split tensor_split unbind select narrow __getitem__ cat concat
-    concatenate stack t __get__ view_as reshape_as roll index_select rearrange
+    flatten view reshape permute transpose movedim squeeze unsqueeze contiguous unflatten chunk
+    split split_with_sizes tensor_split unbind select slice narrow getitem cat stack t T mT H mH
+    adjoint view_as reshape_as roll index_select ravel
     """.split()
 )
 
 #: Those that join tensors along an axis which they have.
-JOINS = {"cat", "concat", "concatenate"}
+JOINS = {"cat"}
 
 _REDUCTIONS = set("mean sum amax amin logsumexp prod std var norm max min median".split())
 
-#: Sorted values do not depend on where they were; where the axis is given, by position.
-_SORTS = {"sort": 1, "msort": 9, "topk": 2}
+#: Sorted values do not depend on where they were.
+_SORTS = {"sort", "msort", "topk"}
 
-_PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "mm"}
+_PRODUCTS = {"matmul", "rmatmul"}
 
-#: Functions of which it is known that outputs belong to the positions of the inputs: if one of them
-#: does not follow a group, that is its own doing. Others may have moved positions elsewhere.
+#: Operations of which it is known that outputs belong to the positions of the inputs: if one of
+#: them does not follow a group, that is its own doing. Others may have moved positions elsewhere.
 _POSITIONWISE = set(
     """
-    add add_ sub sub_ mul mul_ div div_ pow __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__
-    __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__ __pow__ subtract multiply divide
-    true_divide rsub maximum minimum lerp addcmul where masked_fill masked_fill_ softmax log_softmax
-    layer_norm batch_norm instance_norm group_norm rms_norm scaled_dot_product_attention
-    multi_head_attention_forward cumsum cumprod dropout embedding one_hot linear bilinear
-    __setitem__ copy_ einsum
+    add sub mul div pow rsub rdiv rpow maximum minimum lerp addcmul where masked_fill softmax
+    log_softmax layer_norm batch_norm instance_norm group_norm rms_norm scaled_dot_product_attention
+    multi_head_attention_forward cumsum cumprod dropout embedding one_hot linear bilinear setitem
+    copy einsum
     """.split()
 )
 
@@ -50,33 +50,54 @@ _WINDOWS = {
     **{f"{kind}_pool{d}d": "pool" for kind in ("max", "avg", "lp") for d in (1, 2, 3)},
     **{f"adaptive_{kind}_pool{d}d": "adaptive" for kind in ("max", "avg") for d in (1, 2, 3)},
     **{f"conv_transpose{d}d": "transposed" for d in (1, 2, 3)},
-    "interpolate": "resize",
+    **dict.fromkeys(("interpolate", *(n for n in KIND_OF if n.startswith("upsample"))), "resize"),
     "pad": "pad",
     "pixel_shuffle": "resize",
     "pixel_unshuffle": "resize",
 }
 
-#: Where a function takes its stride, by position; the size of a pool's window is its own.
-_STRIDE_AT = {"conv": 3, "pool": 2, "transposed": 3}
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of a layer of torch's; those of a single operation are empty.
+
+    Attributes:
+        is_layer: whether it is a layer.
+        stride: of a convolution or pooling.
+        padding: the same.
+        padding_mode: `zeros` unless a convolution pads in another way.
+        weighted: whether it has weights.
+    """
+
+    is_layer: bool = False
+    stride: Any = None
+    padding: Any = 0
+    padding_mode: str = "zeros"
+    weighted: bool = False
 
 
 def window_kind(name: str) -> str:
     """`conv`, `pool`, `adaptive`, `transposed`, `resize`, `pad`, or empty for other functions."""
-    return _WINDOWS.get(name.removesuffix("_with_indices"), "")
+    return _WINDOWS.get(name, "")
 
 
-def stride_of(module: nn.Module | None, name: str, args: Sequence[Any], named: Any) -> Any:
-    """The stride that a convolution or pooling was given."""
-    if module is not None:
-        return getattr(module, "stride", None) or getattr(module, "kernel_size", None)
-    kind = window_kind(name)
-    at = _STRIDE_AT.get(kind)
-    given = named.get("stride")
-    if given is None and at is not None and len(args) > at:
-        given = args[at]
-    if given is None and kind == "pool":
-        given = named.get("kernel_size", args[1] if len(args) > 1 else None)
-    return given or 1
+def settings_of(
+    name: str, own: Sequence[Operation], arguments: dict[str, Any] | None = None
+) -> Settings:
+    """The settings of a layer that is made of some operations, or of one with these arguments."""
+    given = arguments or next((op.arguments for op in own if op.name == name), {})
+    stride = given.get("stride")
+    if not stride and window_kind(name) == "pool":
+        stride = given.get("kernel_size")
+    pads = [op.arguments.get("mode") for op in own if op.name == "pad" and name != "pad"]
+    inputs = [v for op in own for v in op.inputs]
+    return Settings(
+        bool(own),
+        stride or 1,
+        given.get("padding", 0) or bool(pads),
+        str(pads[0]) if pads else "zeros",
+        any(v.origin == "parameter" and v.shape for v in inputs),
+    )
 
 
 def layout_after(
@@ -224,19 +245,18 @@ def layout_of_einsum(
     return tuple(found)
 
 
-def axis_of_sort(name: str, args: Sequence[Any], named: Any) -> int | None:
-    """The axis along which a function sorts; None for other functions."""
+def axis_of_sort(name: str, arguments: dict[str, Any]) -> int | None:
+    """The axis along which an operation sorts; None for others."""
     if name not in _SORTS:
         return None
-    at = _SORTS[name]
-    given = named.get("dim", args[at] if len(args) > at else 0 if name == "msort" else -1)
-    return int(given)
+    given = arguments.get("dim")
+    return int(given) if given is not None else 0 if name == "msort" else -1
 
 
-def is_understood(name: str, module: nn.Module | None) -> bool:
-    """Whether a function that does not follow a group can be blamed for that."""
+def is_understood(name: str, settings: Settings) -> bool:
+    """Whether an operation that does not follow a group can be blamed for that."""
     return (
-        module is not None
+        settings.is_layer
         or bool(window_kind(name))
         or name in _POSITIONWISE | _PRODUCTS | _REDUCTIONS | REARRANGEMENTS
     )
@@ -245,23 +265,6 @@ def is_understood(name: str, module: nn.Module | None) -> bool:
 def is_product(name: str) -> bool:
     """Whether a function multiplies matrices."""
     return name in _PRODUCTS
-
-
-def is_unit(module: nn.Module) -> bool:
-    """Whether a module is looked at as one layer: one of torch's own without modules inside."""
-    inside = {name for name, _ in module.named_children()} - {"parametrizations"}
-    return _own_class(module).__module__.startswith("torch.nn.modules") and not inside
-
-
-def kind_of(module: nn.Module) -> str:
-    """The name of its class; of a layer with a parametrized weight, that of the layer."""
-    return _own_class(module).__name__
-
-
-def _own_class(module: nn.Module) -> type:
-    kind = type(module)
-    # torch makes a class of its own for a layer with a parametrized weight
-    return kind.__mro__[1] if is_parametrized(module) else kind
 
 
 #: The function that a module of torch's stands for, where the name tells it.
@@ -283,9 +286,21 @@ _MODULES = {
 }  # fmt: skip
 
 
-def function_of(module: nn.Module) -> str:
-    """The name of the function that a module of torch's stands for."""
-    name = kind_of(module).removeprefix("Lazy")
+#: Layers of torch's that are looked at function by function.
+_OPENED = ("MultiheadAttention", "Sequential", "ModuleList", "Module")
+
+
+def unit_of(kind: str) -> tuple[str, str]:
+    """The operation that a layer of torch's stands for, and its class; empty for other modules.
+
+    >>> unit_of("ParametrizedConv2d"), unit_of("ReLU"), unit_of("MyOwnBlock")
+    (('conv2d', 'Conv2d'), ('ReLU', 'ReLU'), ('', ''))
+    """
+    # torch makes a class of its own for a layer with a parametrized weight
+    kind = kind.removeprefix("Parametrized")
+    if not hasattr(nn, kind) or kind in _OPENED:
+        return "", ""
+    name = kind.removeprefix("Lazy")
     if name.endswith(("Pad1d", "Pad2d", "Pad3d")) and name not in _MODULES:
-        return "pad"
-    return _MODULES.get(name, name)
+        return "pad", kind
+    return _MODULES.get(name, name), kind

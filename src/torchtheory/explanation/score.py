@@ -301,8 +301,6 @@ class Score:
                 f"the model returns {list(outputs.shape)} for {len(self)} samples: an explanation "
                 "needs one row of outputs per sample"
             )
-        if outputs.is_complex():
-            raise InvalidInput("the model returns complex numbers, of which none is a score")
         return all_finite(outputs.detach(), "the outputs of the model")
 
     def selected(self, outputs: Tensor, rows: Tensor | None) -> Tensor:

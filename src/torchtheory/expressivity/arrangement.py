@@ -23,7 +23,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
+from torchtheory.expressivity.bends import BendingNetwork, Model, exact_function, sample_shape
 from torchtheory.expressivity.cells import (
     ROUNDING,
     AllBent,
@@ -32,7 +32,6 @@ from torchtheory.expressivity.cells import (
     pattern_hashes,
 )
 from torchtheory.expressivity.polygons import Complex, join_polygons, split_by_lines, widths
-from torchtheory.models.model import PureFunction
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ class Arrangement:
 
 
 def plane_arrangement(
-    model: Network, plane: PlaneSlice | None = None, *, most: int = 1_000_000
+    model: Model, plane: PlaneSlice | None = None, *, most: int = 1_000_000
 ) -> Arrangement:
     r"""All cells of the network on a rectangle of a plane.
 
@@ -205,24 +204,25 @@ def plane_arrangement(
     >>> len(found), found.patterns, sorted(found.neighbors(0))
     (7, 7, ...)
     """
-    function = exact_function(model)
     plane = PlaneSlice.of_the_plane() if plane is None else plane
-    sample_shape(function, plane.origin, plane.first, plane.second)
+    function = exact_function(model)
+    origin = sample_shape(function, plane.origin, plane.first, plane.second)[0]
     (a, b), (c, d) = plane.low, plane.high
-    device = function.reference().device
+    device = origin.device
     whole = torch.tensor([[[a, b], [c, b], [c, d], [a, d]]], dtype=torch.float64, device=device)
+    network = BendingNetwork(function, plane.points(whole))
     reach = float(whole.abs().max())
     batches = Batches()
-    done = _cut_all(function, plane, whole, reach, batches, most)
+    done = _cut_all(network, plane, whole, reach, batches, most)
     centers = torch.cat([g.mean(1) for g in done])
-    values, gradients = _affine_maps(function, plane, centers, batches)
-    hashes = pattern_hashes(function, plane.points, centers, batches)
+    values, gradients = _affine_maps(network, plane, centers, batches)
+    hashes = pattern_hashes(network, plane.points, centers, batches)
     joined = join_polygons(done, 1e-10 * reach)
     return Arrangement(plane, joined, centers, values, gradients, hashes)
 
 
 def _cut_all(
-    function: PureFunction,
+    network: BendingNetwork,
     plane: PlaneSlice,
     whole: Tensor,
     reach: float,
@@ -246,7 +246,7 @@ def _cut_all(
                 here = cells[part]
                 finder = CuttingLine(widths(here), k, reach)
                 try:
-                    watch_bends(function, plane.points(here), finder)
+                    network.watch(plane.points(here), finder)
                     clean = here[finder.clean]
                     done.setdefault(k, []).append(clean)
                     found += len(clean)
@@ -262,21 +262,18 @@ def _cut_all(
 
 
 def _affine_maps(
-    function: PureFunction, plane: PlaneSlice, centers: Tensor, batches: Batches
+    network: BendingNetwork, plane: PlaneSlice, centers: Tensor, batches: Batches
 ) -> tuple[Tensor, Tensor]:
     """Values `[cells, ...]` and slopes `[cells, 2, ...]` at the centers, by forward mode."""
     values, slopes = [], []
     u, v = (d.to(centers) for d in (plane.first, plane.second))
-
-    def run(x: Tensor) -> Tensor:
-        return function(function.parameters, x)
 
     for part in batches(len(centers), 1):
         x = plane.points(centers[part])
         both = []
         for direction in (u, v):
             y, slope = torch.func.jvp(  # type: ignore[misc]
-                run, (x,), (direction.expand_as(x).contiguous(),)
+                network, (x,), (direction.expand_as(x).contiguous(),)
             )
             both.append(slope.detach())
         values.append(y.detach())

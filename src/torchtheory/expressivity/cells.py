@@ -23,8 +23,8 @@ from torch import Tensor
 
 from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import NonFinite, PassEnded
-from torchtheory.expressivity.bends import watch_bends
-from torchtheory.models.model import PureFunction
+from torchtheory.expressivity.bend_rules import Jump
+from torchtheory.expressivity.bends import BendingNetwork
 
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 #: Numbers in the largest tensor of a batch of cells.
@@ -51,13 +51,15 @@ class BendFinder(ABC):
         self.scale = torch.zeros_like(widths)
         self.widest = 1
 
-    def kink(self, forms: Tensor) -> None:
+    def kink(self, forms: Tensor, gap: Tensor | None = None) -> None:
         z = forms.view(self.cells, self.corners, -1)
         self.widest = max(self.widest, z.shape[2])
         high, low = z.amax(1), z.amin(1)
         self._grow(torch.maximum(high, -low).amax(1))
         zero = self._zero(high - low)
         bends = (high > zero) & (low < -zero) & self.clean[:, None]
+        if gap is not None:
+            self._refuse_jumps(bends, z, zero, gap.view_as(z))
         self._met(bends.any(1), bends, z, high, low)
 
     def choice(self, values: Tensor) -> None:
@@ -72,6 +74,21 @@ class BendFinder(ABC):
         if bool(rows.any()):
             self._met_choice(rows, bends, v, zero)
             self._done(rows)
+
+    def _refuse_jumps(self, bends: Tensor, z: Tensor, zero: Tensor, gap: Tensor) -> None:
+        """The gap is 0 where a kink crosses the edges of a cell, and at corners on the kink."""
+        left, right = z, z.roll(-1, 1)
+        crossed = (left * right < 0) & bends[:, None]
+        share = left / torch.where(crossed, left - right, 1.0)
+        there = torch.lerp(gap, gap.roll(-1, 1), share).abs().masked_fill(~crossed, 0.0)
+        # what was cut here before by an earlier kink is no longer inside
+        constant = z.abs().amax(1) <= zero
+        on = (z.abs() <= zero[:, None]) & (self.clean[:, None] & ~constant)[:, None]
+        there = torch.maximum(there, gap.abs().masked_fill(~on, 0.0))
+        # a gap that is a multiple of the form inherits the form's rounding
+        room = 1e3 * self._zero(gap.amax(1) - gap.amin(1) + gap.abs().amax(1))
+        if bool((there.amax(1) > room).any()):
+            raise Jump(float(there.max()))
 
     def _grow(self, largest: Tensor) -> None:
         if not bool(torch.isfinite(largest).all()):
@@ -179,7 +196,7 @@ class PatternHash:
         self.random = torch.Generator().manual_seed(0)
         self.widest = 1
 
-    def kink(self, forms: Tensor) -> None:
+    def kink(self, forms: Tensor, gap: Tensor | None = None) -> None:
         self.scale = torch.maximum(self.scale, forms.abs().amax(1))
         self._add((forms > ROUNDING * self.scale[:, None]).long())
 
@@ -216,14 +233,14 @@ class Batches:
 
 
 def pattern_hashes(
-    function: PureFunction, place: Callable[[Tensor], Tensor], points: Tensor, batches: Batches
+    network: BendingNetwork, place: Callable[[Tensor], Tensor], points: Tensor, batches: Batches
 ) -> Tensor:
     """A number for the activation pattern at each of `points[n, ...]`; see `PatternHash`."""
     found = []
     for part in batches(len(points), 1):
         x = place(points[part])
         visitor = PatternHash(len(x), x.device)
-        watch_bends(function, x, visitor)
+        network.watch(x, visitor)
         batches.learn(visitor.widest)
         found.append(visitor.hashes)
     return torch.cat(found)

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from torchtheory.core.budget import check_time
 from torchtheory.core.checks import described
-from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
-from torchtheory.expressivity.bends import Network, exact_function, watch_bends
+from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnsupportedModel
+from torchtheory.expressivity.bends import BendingNetwork, Model
 from torchtheory.expressivity.cells import Batches, pattern_hashes
-from torchtheory.models.model import PureFunction
 
 _Array = np.ndarray[Any, Any]
 #: A ball smaller than this (in a box of size 1) is no interior: what the solver can tell from 0.
@@ -53,8 +52,11 @@ class _Forms:
     def __init__(self) -> None:
         self.operations: list[Tensor] = []
         self.choices: set[int] = set()
+        self.gaps: dict[int, Tensor] = {}
 
-    def kink(self, forms: Tensor) -> None:
+    def kink(self, forms: Tensor, gap: Tensor | None = None) -> None:
+        if gap is not None:
+            self.gaps[len(self.operations)] = gap.clone()
         self.operations.append(forms.clone())
 
     def choice(self, values: Tensor) -> None:
@@ -67,7 +69,7 @@ class _Forms:
 
 
 def enumerate_regions(
-    model: Network, low: Tensor | float, high: Tensor | float, *, most: int = 5000
+    model: Model, low: Tensor | float, high: Tensor | float, *, most: int = 5000
 ) -> RegionList:
     r"""The activation regions that meet the box $\prod_i[low_i,high_i]$ in their interior.
 
@@ -85,7 +87,6 @@ def enumerate_regions(
     >>> len(enumerate_regions(net, -ones, ones))
     4
     """
-    function = exact_function(model)
     box = [torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in (low, high)]
     if box[0].shape != box[1].shape:
         raise ShapeMismatch(f"low has {len(box[0])} coordinates and high {len(box[1])}")
@@ -100,6 +101,7 @@ def enumerate_regions(
             f"{described(box[1].tolist())}"
         )
     a, b = box[0].numpy(), box[1].numpy()
+    network = BendingNetwork(model, torch.stack(box))
     d, size = len(a), float((b - a).max())
     inequalities = np.hstack([np.vstack([np.eye(d), -np.eye(d)]), np.append(b, -a)[:, None]])
     waiting: list[tuple[_Array, frozenset[tuple[int, int]]]] = [(inequalities, frozenset())]
@@ -110,7 +112,7 @@ def enumerate_regions(
         center, radius = _largest_ball(rows)
         if radius <= _SMALLEST * size:
             continue
-        cut = _first_cut(function, rows, center, radius, settled, _SMALLEST * size)
+        cut = _first_cut(network, rows, center, radius, settled, _SMALLEST * size)
         if isinstance(cut, Tensor):
             points.append(torch.as_tensor(center))
             radii.append(radius)
@@ -124,7 +126,7 @@ def enumerate_regions(
         waiting += [(np.vstack([rows, sign * form]), known) for sign in (1.0, -1.0)]
     found = RegionList(torch.stack(points), torch.tensor(radii).double(), torch.stack(values))
     # where three entries of a maximum meet, a line between two of them may cut the third's part
-    hashes = pattern_hashes(function, lambda x: x, found.points, Batches())
+    hashes = pattern_hashes(network, lambda x: x, found.points, Batches())
     _, number = hashes.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     once = torch.full((int(number.max()) + 1,), len(found))
     once.scatter_reduce_(0, number, torch.arange(len(found)), "amin")
@@ -133,7 +135,7 @@ def enumerate_regions(
 
 
 def _first_cut(
-    function: PureFunction,
+    network: BendingNetwork,
     rows: _Array,
     center: _Array,
     radius: float,
@@ -145,7 +147,7 @@ def _first_cut(
     step = 0.5 * radius
     x = torch.as_tensor(np.vstack([center, center + step * np.eye(d)]))
     visitor = _Forms()
-    y = watch_bends(function, x, visitor)
+    y = network.watch(x, visitor)
     known = set(settled)
     for number, forms in enumerate(visitor.operations):
         at = forms.numpy()
@@ -162,9 +164,26 @@ def _first_cut(
             sign = 1.0 if at[0, unit] > 0 else -1.0
             # the furthest point on the other side, in units of length
             best = _minimize(sign * slope / norm, rows) + sign * offsets[unit] / norm
+            form = np.append(slope, -offsets[unit]) / norm
+            if number in visitor.gaps and (best < -smallest or _is_facet(form, rows[2 * d :])):
+                _refuse_jump(visitor.gaps[number][:, unit].numpy(), at[:, unit])
             if best < -smallest:
-                return np.append(slope, -offsets[unit]) / norm, frozenset(known)
+                return form, frozenset(known)
     return y[0]
+
+
+def _is_facet(form: _Array, rows: _Array) -> bool:
+    return any(np.allclose(sign * form, row, atol=1e-9) for row in rows for sign in (1, -1))
+
+
+def _refuse_jump(gap: _Array, form: _Array) -> None:
+    """A gap that is 0 wherever the form is 0 is a multiple of it."""
+    steps, bends = gap[1:] - gap[0], form[1:] - form[0]
+    off = np.abs(bends * gap[0] - steps * form[0]).max()
+    if off > 1e-9 * np.abs(bends).max() * np.abs(gap).max():
+        raise UnsupportedModel(
+            "the network jumps where one of its conditions changes, so it is not continuous"
+        )
 
 
 def _minimize(objective: _Array, rows: _Array) -> float:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
+from torchtheory.expressivity.bends import BendingNetwork, Model, exact_function, sample_shape
 from torchtheory.expressivity.cells import (
     ROUNDING,
     AllBent,
@@ -91,19 +91,21 @@ class Pieces:
         return torch.cat([t[through], self.breakpoints[1:-1][touching]]).sort().values
 
 
-def affine_pieces(model: Network, start: Tensor | float, end: Tensor | float) -> Pieces:
+def affine_pieces(model: Model, start: Tensor | float, end: Tensor | float) -> Pieces:
     r"""The network along the segment from `start` to `end`, $t\in[0,1]$.
 
-    Any module of affine layers (dense, convolutions, average pooling, normalization with running
-    statistics), kinks (ReLU and its leaky relatives, clamps, absolute values) and maxima (pooling,
-    `torch.max`, maxout), with skip connections and functional calls of its own. The network is
-    taken in double precision and evaluation mode, and is not changed.
+    Any module or `.pt2` archive of affine operations (dense, convolutions, average pooling,
+    normalization with running statistics, sums over neighbors), kinks (ReLU and its leaky
+    relatives, clamps, absolute values, `torch.where` by a comparison if it is continuous), maxima
+    (pooling, `torch.max`, maxout) and sorting, with branches and functional calls of its own. The
+    network is taken in double precision and evaluation mode, and is not changed.
 
     Time: O(pieces x depth) forward passes of one point at most; memory: bounded, plus the pieces.
 
     Args:
         start: a sample in the shape the model takes, without the batch dimension; a number for a
-            model of one feature.
+            model of one feature; the whole table for a model whose rows belong together, as the
+            nodes of a graph do.
         end: another.
 
     >>> from torch import nn
@@ -118,7 +120,7 @@ def affine_pieces(model: Network, start: Tensor | float, end: Tensor | float) ->
     return _follow(function, torch.stack(sample_shape(function, start, end)))
 
 
-def pieces_along(model: Network, corners: Tensor | Sequence[Tensor | float]) -> Pieces:
+def pieces_along(model: Model, corners: Tensor | Sequence[Tensor | float]) -> Pieces:
     r"""The network along a polyline, $t\in[0,m]$ with corner `i` at $t=i$.
 
     A corner where the derivative jumps separates affine pieces; it does not separate activation
@@ -132,17 +134,18 @@ def pieces_along(model: Network, corners: Tensor | Sequence[Tensor | float]) -> 
     >>> pieces_along(nn.Sequential(nn.Linear(2, 5), nn.ReLU()), square).breakpoints[-1].item()
     4.0
     """
-    function = exact_function(model)
     if not isinstance(corners, Tensor | list | tuple):
         raise InvalidType(
             f"corners must be a tensor or a list of them, not {type(corners).__name__}"
         )
     if len(corners) < 2:
         raise InvalidInput(f"a polyline has at least 2 corners, not {len(corners)}")
+    function = exact_function(model)
     return _follow(function, torch.stack(sample_shape(function, *corners)))
 
 
 def _follow(function: PureFunction, corners: Tensor) -> Pieces:
+    network = BendingNetwork(function, corners)
     segments = len(corners) - 1
     if bool((corners.diff(dim=0).flatten(1) == 0).all(1).any()):
         raise InvalidInput("two neighboring points are equal: there is no segment between them")
@@ -165,7 +168,7 @@ def _follow(function: PureFunction, corners: Tensor) -> Pieces:
             cells = pending[part]
             finder = CrossingPoints(cells[:, 1] - cells[:, 0], 2, float(segments))
             try:
-                y = watch_bends(function, place(cells), finder)
+                y = network.watch(place(cells), finder)
                 kept = finder.clean
                 values = y.reshape(len(cells), 2, *y.shape[1:])[kept]
                 largest = torch.maximum(finder.scale, _largest(y).view(-1, 2).amax(1))[kept]
@@ -175,7 +178,7 @@ def _follow(function: PureFunction, corners: Tensor) -> Pieces:
             batches.learn(finder.widest)
             cut.append(_cut(cells, finder.found, float(segments)))
         pending = torch.cat(cut)
-    return _assemble(function, place, batches, done)
+    return _assemble(network, place, batches, done)
 
 
 def _largest(y: Tensor) -> Tensor:
@@ -203,7 +206,7 @@ def _cut(cells: Tensor, found: list[tuple[Tensor, Tensor]], reach: float) -> Ten
 
 
 def _assemble(
-    function: PureFunction,
+    network: BendingNetwork,
     place: Callable[[Tensor], Tensor],
     batches: Batches,
     done: list[tuple[Tensor, Tensor, Tensor]],
@@ -213,7 +216,7 @@ def _assemble(
     cells = cells[order]
     values = torch.cat([v for _, v, _ in done])[order]
     scale = torch.cat([s for _, _, s in done])[order]
-    hashes = pattern_hashes(function, place, cells.mean(1), batches)
+    hashes = pattern_hashes(network, place, cells.mean(1), batches)
     end = torch.zeros(1, dtype=torch.bool, device=cells.device)
     changes = torch.cat([end, hashes[1:] != hashes[:-1], end])
     t = torch.cat([cells[:, 0], cells[-1:, 1]])

@@ -19,7 +19,7 @@ from torch import Tensor
 from torchtheory.core.checks import described
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
 from torchtheory.expressivity.arrangement import PlaneSlice, plane_arrangement
-from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
+from torchtheory.expressivity.bends import BendingNetwork, Model, exact_function, sample_shape
 from torchtheory.expressivity.cells import ROUNDING
 from torchtheory.expressivity.enumeration import enumerate_regions
 from torchtheory.expressivity.pieces import pieces_along
@@ -46,9 +46,7 @@ class Box:
     high: Tensor
 
 
-def count_regions(
-    model: Network, where: Polyline | PlaneSlice | Box, count: Count = "affine"
-) -> int:
+def count_regions(model: Model, where: Polyline | PlaneSlice | Box, count: Count = "affine") -> int:
     """The number of regions of a piecewise linear network, exactly.
 
     Args:
@@ -91,7 +89,7 @@ class _States:
     def __init__(self) -> None:
         self.states: list[Tensor] = []
 
-    def kink(self, forms: Tensor) -> None:
+    def kink(self, forms: Tensor, gap: Tensor | None = None) -> None:
         zero = ROUNDING * forms.abs().amax(1, keepdim=True)
         self.states.append((forms > zero).long())
 
@@ -99,7 +97,7 @@ class _States:
         self.states.append(values.argmax(2))
 
 
-def activation_pattern(model: Network, x: Tensor) -> list[Tensor]:
+def activation_pattern(model: Model, x: Tensor) -> list[Tensor]:
     r"""The state of every unit at `x[n, ...]`, one tensor `[n, units]` an operation.
 
     1 where a unit is above its kink and 0 where it is not; for a maximum, who wins.
@@ -117,6 +115,7 @@ def activation_pattern(model: Network, x: Tensor) -> list[Tensor]:
             f"there is no point whose pattern could be asked for (the shape is {list(x.shape)})"
         )
     function = exact_function(model)
+    points = torch.stack(sample_shape(function, *x))
     states = _States()
-    watch_bends(function, torch.stack(sample_shape(function, *x)), states)
+    BendingNetwork(function, points).watch(points, states)
     return states.states

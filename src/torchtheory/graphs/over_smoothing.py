@@ -28,6 +28,7 @@ from torchtheory.graphs.message_passing import check_features
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.model import evaluation_mode, global_randomness_kept
+from torchtheory.models.untouched import refuse_compiled
 
 # up to this size all eigenvalues are computed; above it Lanczos' method is cheaper
 _DENSE = 400
@@ -286,7 +287,7 @@ def layer_energies(
     ['input', 'layers.0', 'activation', 'layers.1']
     """
     graph = as_graph(graph)
-    as_module(network)
+    refuse_compiled(as_module(network))
     check_features(x, graph, dimensions=2)
     names: list[str] = []
     found: list[Tensor] = []

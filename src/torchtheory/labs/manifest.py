@@ -93,8 +93,9 @@ def _read(module: str, definition: str) -> ListedLab:
     decorator = function.decorator_list[0]
     assert isinstance(decorator, ast.Call)
     (name,) = map(ast.literal_eval, decorator.args)
-    # the full preset may be computed: nothing of it is listed
-    given = {k.arg: ast.literal_eval(k.value) for k in decorator.keywords if k.arg != "full"}
+    # presets and ranges may be computed: nothing of them is listed
+    listed = ("room", "title", "covers", "errata")
+    given = {k.arg: ast.literal_eval(k.value) for k in decorator.keywords if k.arg in listed}
     covers, errata = tuple(given["covers"]), tuple(given.get("errata", ()))
     return ListedLab(name, given["room"], given["title"], covers, errata, module)
 

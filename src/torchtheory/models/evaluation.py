@@ -13,12 +13,10 @@ from torchtheory.core.errors import (
     InvalidType,
     ModelRaised,
     NonFinite,
-    ShapeMismatch,
     TorchTheoryError,
-    UnsupportedModel,
 )
 from torchtheory.core.foreign_code import ForeignCode
-from torchtheory.models.model import PureFunction, global_randomness_kept, raised_on
+from torchtheory.models.model import PureFunction, global_randomness_kept, raised_on, real_rows
 from torchtheory.models.repairs import repair_of
 
 T = TypeVar("T")
@@ -76,16 +74,7 @@ def evaluated(function: PureFunction, x: Tensor) -> Tensor:
     torch.Size([4, 3])
     """
     outputs = called(function, lambda t: function(function.parameters, t), x)
-    if len(outputs.shape) == 0 or len(outputs) != len(x):
-        raise ShapeMismatch(
-            f"the model maps {len(x)} samples to an output of shape {list(outputs.shape)}; "
-            "its first dimension must be the samples"
-        )
-    if not outputs.is_floating_point():
-        raise UnsupportedModel(
-            f"the model returns {outputs.dtype}; it must return real numbers, such as the "
-            "logits of the classes rather than the class"
-        )
+    real_rows(outputs, len(x))
     if not bool(torch.isfinite(outputs).all()):
         raise NonFinite(
             "the model's outputs contain NaN or infinity on finite inputs: "

@@ -48,7 +48,8 @@ class Archive:
                 wanted = ("models/", "data/weights/", "data/constants/")
                 parts = {n: part for n, part in found.items() if n.startswith(wanted)}
                 # no part unpacks to more than it says; once as bytes and once as tensors
-                refuse_too_large(2 * sum(part.file_size for part in parts.values()), str(file))
+                size = 2 * sum(part.file_size for part in parts.values())
+                refuse_too_large(size, str(file), FileProblem)
                 self._parts = {name: archive.read(part) for name, part in parts.items()}
         except TorchTheoryError:
             raise
@@ -98,7 +99,7 @@ class Archive:
         """
         result = self._tensors()
         entries = sum(t.numel() * t.element_size() for t in result.values())
-        refuse_too_large(entries, f"the weights of {self.file}")
+        refuse_too_large(entries, f"the weights of {self.file}", FileProblem)
         return result
 
     def _tensors(self) -> dict[str, Tensor]:

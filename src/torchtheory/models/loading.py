@@ -18,7 +18,7 @@ from torchtheory.core.files import existing_file, read_json
 from torchtheory.core.foreign_code import ForeignCode, said
 from torchtheory.core.memory import refuse_too_large
 from torchtheory.core.naming import several
-from torchtheory.core.random import as_generator
+from torchtheory.core.random import as_generator, seed_torch
 from torchtheory.models.exported import load_exported
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.plain_files import load_plain
@@ -31,7 +31,7 @@ def load_network(name: str, weights: str | Path | None = None, seed: int = 0) ->
     where they are.
     """
     with global_randomness_kept():
-        torch.manual_seed(as_generator(seed).initial_seed())
+        seed_torch(as_generator(seed).initial_seed())
         network = load_model(name)
     if weights is not None:
         load_weights(network, weights)
@@ -151,7 +151,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         state = _read_shards(file)
     elif file.suffix in _PICKLES:
         state = _read_state_dict(file)
-        _refuse_odd_tensors(state, file)
+        refuse_odd_tensors(state, file)
     else:
         raise FileProblem(
             f"{file} must be a .safetensors, .pt or .pth file, or a .bin, .ckpt or "
@@ -171,7 +171,7 @@ def refuse_long_names(names: Iterable[str], what: str) -> None:
         )
 
 
-def _refuse_odd_tensors(state: Mapping[str, Tensor], file: Path) -> None:
+def refuse_odd_tensors(state: Mapping[str, Tensor], file: Path) -> None:
     """Refuse what is no array of numbers, and a few bytes that are said to be a large tensor.
 
     A stride of 0 and a sparse tensor make one number stand for any number of entries; whatever is
@@ -246,7 +246,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
-    refuse_too_large(file.stat().st_size, str(file))
+    refuse_too_large(file.stat().st_size, str(file), FileProblem)
     try:
         return dict(load_file(file))
     except Exception as error:
@@ -284,7 +284,7 @@ def _read_state_dict(file: Path) -> dict[str, Tensor]:
     if _is_torchscript(file):
         reason, instead = _TORCHSCRIPT
         raise FileProblem(f"{file} {reason}: {instead}")
-    _refuse_bomb(file)
+    refuse_bomb(file)
     try:
         content = load_plain(file)
     except Exception as error:
@@ -309,10 +309,10 @@ def _read_state_dict(file: Path) -> dict[str, Tensor]:
     raise FileProblem(f"{file} must hold a state dict: names and tensors")
 
 
-def _refuse_bomb(file: Path) -> None:
+def refuse_bomb(file: Path) -> None:
     """Refuse a file that is larger than memory, or would be once it is unpacked."""
-    size = file.stat().st_size
-    refuse_too_large(max(size, sum(part.file_size for part in _parts(file))), str(file))
+    size = max(file.stat().st_size, sum(part.file_size for part in _parts(file)))
+    refuse_too_large(size, str(file), FileProblem)
 
 
 def _parts(file: Path) -> list[zipfile.ZipInfo]:

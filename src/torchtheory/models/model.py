@@ -30,7 +30,7 @@ from torchtheory.core.errors import (
 from torchtheory.core.foreign_code import ForeignCode, said
 from torchtheory.models.inputs import Rows
 from torchtheory.models.noise import Noise, growth_of, noise_fixed
-from torchtheory.models.untouched import contents_kept, private_copy
+from torchtheory.models.untouched import contents_kept, private_copy, refuse_compiled
 
 Parameters = dict[str, Tensor]
 
@@ -176,15 +176,6 @@ def switches_kept() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def refuse_compiled(model: nn.Module) -> None:
-    """Refuse what torch.jit made: its code cannot be followed, nor its weights be exchanged."""
-    if isinstance(model, torch.jit.ScriptModule):
-        raise UnsupportedModel(
-            "the model was compiled by torch.jit, and its code cannot be followed; give the module "
-            "it was made of"
-        )
-
-
 class PureFunction:
     r"""A module as a function $f(\theta, x)$ of its parameters and its input.
 
@@ -223,10 +214,6 @@ class PureFunction:
                 raise UnsupportedModel(
                     f"the parameter {name} of the model is {kind}, and the theory is about real "
                     "weights: convert it to a floating type, or make it a buffer if it is constant"
-                )
-            if parameter.layout != torch.strided:
-                raise UnsupportedModel(
-                    f"the parameter {name} of the model is sparse: make it dense, by .to_dense()"
                 )
         #: The private copy that is run; the model given where no copy of it can be made.
         self.model = private_copy(model) if private else model
@@ -391,12 +378,38 @@ def one_output(outputs: object, which: int | str | None = None) -> Tensor:
             raise UnsupportedModel(
                 f"the model returns a {kind} tensor; wrap it so that it returns a dense one"
             )
+        if part.is_complex():
+            raise UnsupportedModel(
+                f"the model returns complex numbers ({str(part.dtype).removeprefix('torch.')}); "
+                "wrap it so that it returns real ones, such as their real parts or sizes"
+            )
         if part.ndim > 1 and part.shape[1:].numel() == 0:
             raise UnsupportedModel(f"the model returns no number a sample, {list(part.shape)}")
         return part
     raise UnsupportedModel(
         f"the model returns {type(part).__name__}; wrap it so that it returns one tensor"
     )
+
+
+def real_rows(outputs: Tensor, samples: int) -> Tensor:
+    """Outputs `[n, ...]` with one row of real numbers for each sample.
+
+    >>> real_rows(torch.zeros(2, dtype=torch.long), 2)
+    Traceback (most recent call last):
+        ...
+    torchtheory.core.errors.UnsupportedModel: the model returns torch.int64; it must return real ...
+    """
+    if outputs.ndim == 0 or len(outputs) != samples:
+        raise ShapeMismatch(
+            f"the model maps {samples} samples to an output of shape {list(outputs.shape)}; "
+            "its first dimension must be the samples"
+        )
+    if not outputs.is_floating_point():
+        raise UnsupportedModel(
+            f"the model returns {outputs.dtype}; it must return real numbers, such as the "
+            "logits of the classes rather than the class"
+        )
+    return outputs
 
 
 def main_output(outputs: object) -> int | str | None:

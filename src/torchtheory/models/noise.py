@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from torchtheory.core.random import seed_torch
+
 #: Which dimension of a drawn tensor grows with the batch, and by how much a sample.
 Growth = tuple[int, int] | None
 
@@ -100,7 +102,7 @@ def noise_fixed(noise: Noise, batch: int) -> Iterator[SharedNoise]:
     What `SharedNoise` does not cover is drawn from the global generators with a fixed seed; whoever
     calls this keeps their states.
     """
-    torch.manual_seed(noise.seed)
+    seed_torch(noise.seed)
     random.seed(noise.seed)
     np.random.seed(noise.seed % 2**32)  # noqa: NPY002
     with SharedNoise(noise, max(1, batch)) as shared:

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import ModelRaised
 from torchtheory.core.foreign_code import ForeignCode
+from torchtheory.core.random import seed_torch
 from torchtheory.models.model import (
     evaluating,
     evaluation_mode,
     global_randomness_kept,
     raised_on,
-    refuse_compiled,
 )
-from torchtheory.models.untouched import private_copy
+from torchtheory.models.untouched import private_copy, refuse_compiled
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def opened(model: nn.Module, x: Tensor, seed: int, *, private: bool = True) -> I
         for p in frozen:
             p.requires_grad_(False)
         stack.callback(lambda: [p.requires_grad_(True) for p in frozen])
-        torch.manual_seed(seed)  # inside the forks above
+        seed_torch(seed)  # inside the forks above
         images = x.ndim == 4 and x.dtype == torch.float32
         if images and own is not model and any(isinstance(m, nn.Conv2d) for m in own.modules()):
             own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

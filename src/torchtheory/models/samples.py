@@ -19,7 +19,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
 )
 from torchtheory.core.foreign_code import ForeignCode
-from torchtheory.core.random import as_generator
+from torchtheory.core.random import as_generator, seed_torch
 from torchtheory.models.inputs import Rows, as_mapping, is_several
 from torchtheory.models.model import global_randomness_kept
 
@@ -280,7 +280,7 @@ def _from_loader(
     ys: list[Tensor | Rows] = []
     count, cut = 0, False
     with global_randomness_kept():
-        torch.manual_seed(seed)
+        seed_torch(seed)
         for batch in _batches(quiet, name):
             if count >= limit:
                 cut = True

@@ -48,15 +48,15 @@ def copied(model: nn.Module) -> nn.Module:
 
     Raises:
         UnsupportedModel: if it cannot be copied (it holds a lock or an open file), if the copy has
-            the tensors of the original, or if a function that an instance holds, such as a hook,
-            speaks of the original.
+            the tensors of the original, if a function that an instance holds, such as a hook,
+            speaks of the original, or if torch.jit compiled it.
 
     >>> net = nn.Linear(2, 1)
     >>> net.cache = net(torch.ones(1, 2))            # copy.deepcopy refuses a tensor with a graph
     >>> bool((copied(net).weight == net.weight).all())
     True
     """
-    as_module(model)
+    refuse_compiled(as_module(model))
     kind = f"the model ({type(model).__name__}) cannot be copied, which is needed here"
     if _speaks_of_itself(model):
         raise UnsupportedModel(f"{kind}: a function that it holds refers to the model itself")
@@ -79,6 +79,15 @@ def _copies_of_nothing(model: nn.Module) -> dict[int, Any]:
     """What the hooks of layers, which are mostly none, are copied to: else most of the time."""
     held = (value for module in model.modules() for value in vars(module).values())
     return {id(value): OrderedDict() for value in held if type(value) is OrderedDict and not value}
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """Refuse what torch.jit made: its code cannot be followed, nor its weights be exchanged."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModel(
+            "the model was compiled by torch.jit, and its code cannot be followed; give the module "
+            "it was made of"
+        )
 
 
 def private_copy(model: nn.Module) -> nn.Module:
@@ -332,7 +341,7 @@ class ModelState:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.parts = dict(_parts(model))
+        self.parts = dict(_parts(as_module(model)))
 
     def changes(self, model: nn.Module) -> list[str]:
         """Names of the tensors, attributes and modules that are not what they were."""

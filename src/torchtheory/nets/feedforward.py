@@ -27,6 +27,7 @@ from torchtheory.core.checks import module_with_values, whole_number, whole_numb
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import evaluation_mode
+from torchtheory.models.untouched import refuse_compiled
 from torchtheory.nets.activations.table import Activation, activation, as_layer
 from torchtheory.tracing.chain import as_chain
 
@@ -275,7 +276,7 @@ def layer_outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     >>> [(k, tuple(v.shape)) for k, v in layer_outputs(net, torch.ones(5, 2).double()).items()]
     [('0', (5, 3)), ('1', (5, 3)), ('2', (5, 1))]
     """
-    module_with_values(model)
+    refuse_compiled(module_with_values(model))
     found: dict[str, Tensor] = {}
     handles = []
 

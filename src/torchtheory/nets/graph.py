@@ -155,6 +155,8 @@ def neuron_graph(model: nn.Module) -> GraphNetwork:
             layers[-1][1].append(link.module)
         else:
             raise UnsupportedModel(f"{link.module} is neither dense nor a function of each entry")
+    if not layers:
+        raise UnsupportedModel("a graph of neurons needs a dense layer, and the model has none")
     graph = nx.DiGraph()
     graph.add_nodes_from((0, j) for j in range(layers[0][0].in_features))
     for i, (affine, after) in enumerate(layers, start=1):

@@ -32,6 +32,7 @@ from torchtheory.models.model import (
     PureFunction,
     flatten,
     global_randomness_kept,
+    real_rows,
     unflatten,
 )
 
@@ -142,7 +143,7 @@ def network_margins(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Margins, Te
     theta = function.trainable
     with torch.no_grad(), global_randomness_kept():
         outputs = function({**function.parameters, **theta}, x)
-    if outputs.ndim > 2 or len(outputs) != len(x):
+    if real_rows(outputs, len(x)).ndim > 2:
         raise ShapeMismatch(f"the outputs must be [samples, classes], not {list(outputs.shape)}")
     sign, others = _sides(outputs.reshape(len(x), -1).shape[1], y, len(x), outputs)
 
@@ -184,7 +185,7 @@ def _measured(
         with torch.no_grad(), global_randomness_kept():
             return function({**function.parameters, **nothing, **scaled}, x)
 
-    here = outputs(near, 1.0)
+    here = real_rows(outputs(near, 1.0), len(x))
     norm = float(here.norm())
     if not math.isfinite(norm):
         raise NonFinite(

@@ -397,11 +397,13 @@ def permutation_distance(model: nn.Module, other: nn.Module) -> float:
     if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in theirs.items()}:
         raise ShapeMismatch("the two networks do not have the same parameters")
     for layer in layers:
-        cost = pairwise_distances(_incoming(mine, layer), _incoming(theirs, layer)).square()
+        rows = [_incoming(net, layer).double() for net in (mine, theirs)]
+        cost = pairwise_distances(*rows).square()
         _, columns = linear_sum_assignment(cost.cpu().numpy())
         theirs = permute_units(theirs, layer, torch.from_numpy(columns))
     filled = [name for name, tensor in mine.items() if tensor.numel()]
-    return max(float((mine[name] - theirs[name]).abs().max()) for name in filled)
+    apart = [(mine[name].double() - theirs[name].double()).abs().max() for name in filled]
+    return max(map(float, apart), default=0.0)
 
 
 def permutation_orbit(model: nn.Module) -> Iterator[Parameters]:

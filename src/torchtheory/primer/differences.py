@@ -24,6 +24,7 @@ Scheme = Literal["forward", "central"]
 
 _COLUMNS = 4  # of an extrapolation table: more of them amplify rounding
 _MOST_HALVINGS = 56  # of the step of a limit, where the point is 0 and rounding sets no end
+_SMALLEST = 4  # steps that must resolve a function
 _GRAIN = 3 / 8  # changes of a function below this power of eps, of its size, may be its rounding
 
 
@@ -139,8 +140,9 @@ def derivative_by_limit(
     or a kink. The step is taken whose error, judged by the movement of the extrapolations, the
     noise, the distance of the rounded points from $x\pm tu$, and the disagreement with all smaller
     steps, is least; a function that changes as much on the smallest steps as on 16 times larger
-    ones has a jump. About 12 digits for a smooth function, where a single quotient gives 10, at 2
-    calls per step and 1 more, about 110.
+    ones has a jump, and one that changes half as much on them as on the largest has waves that the
+    numbers around `x` are too far apart for. About 12 digits for a smooth function, where a single
+    quotient gives 10, at 2 calls per step and 1 more, about 110.
 
     Args:
         function: from tensors of the shape of `x` to a number.
@@ -205,7 +207,8 @@ def derivative_by_limit(
         .clamp(min=0)
     )
     errors = errors + denied.triu(1).amax(1)
-    if _jumps(change[moved <= 0.5], float(largest.max()), eps):
+    resolved = change[moved <= 0.5]
+    if _jumps(resolved, float(largest.max()), eps) or _too_coarse(resolved):
         errors = torch.full_like(errors, math.inf)
     at = int(errors.argmin()) if bool(errors.isfinite().any()) else len(errors) - 1
     return Limit(float(values[at]), float(errors[at]), float(steps[at]))
@@ -269,6 +272,15 @@ def _jumps(change: Tensor, largest: float, eps: float) -> bool:
     last = change[-5:]
     least, most = (float(last.min()), float(last.max())) if len(last) == 5 else (0.0, 0.0)
     return least > _largest_grain(largest, eps) and least >= most / 2
+
+
+def _too_coarse(change: Tensor) -> bool:
+    """Whether the smallest steps change the function half as much as the largest: waves between.
+
+    Of a function that they resolve, steps that were halved twice leave a quarter of the change.
+    """
+    last = change[max(2, len(change) - _SMALLEST) :]
+    return bool(len(last)) and float(last.max()) > float(change.max()) / 2
 
 
 def _best_of_columns(table: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ from torchtheory.report.lab_parts import cited_results, parameter_rows, suggesti
 from torchtheory.report.mathml import formula, paragraphs, prose
 from torchtheory.report.notation import Symbol, notation
 from torchtheory.report.numbers import duration, number_html
-from torchtheory.report.plain_math import plain_prose
+from torchtheory.report.plain_math import formula_spans, plain_prose
 from torchtheory.report.results import AuditResult, LabRun, LabText, quantity_table
 
 # What a page shows of a long table; the whole of it is in claims.json.
@@ -50,7 +50,7 @@ _ROWS_OF_A_CELL = 40
 
 
 def run_page(run: LabRun) -> str:
-    """A complete page on one lab run: its figures first, then the statements, then what to try."""
+    """A complete page on one lab run: what is true, pictures of it, statements, what to try."""
     return page("run.html", run.lab.title, run=run, rows=_ROWS_OF_A_PAGE)
 
 
@@ -241,7 +241,14 @@ def _lab_text(lab: LabText) -> tuple[str, str]:
 
 
 def _notation(run: LabRun) -> list[Symbol]:
-    return notation([c.statement for c in [*run.claims, *(e.claim for e in run.errata)]])
+    statements = [c.statement for c in [*run.claims, *(e.claim for e in run.errata)]]
+    taught = [
+        piece
+        for text in run.lab.teaching.prose
+        for is_formula, piece in formula_spans(text)
+        if is_formula
+    ]
+    return notation([*taught, *statements])
 
 
 def _slug(text: str) -> str:

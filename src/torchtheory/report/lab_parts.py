@@ -32,7 +32,7 @@ class ParameterRow:
     used: str
     default: str
     full: str
-    kind: str
+    takes: str
     meaning: str
 
 
@@ -48,7 +48,8 @@ class CitedResult:
 def suggestions(lab: LabText, used: Mapping[str, Any] | None = None) -> list[Suggestion]:
     """Commands that show more of a lab: a parameter changed, many seeds, the source's sizes.
 
-    Values are those of the presets, which the lab is known to take.
+    What the lab itself says is worth trying comes first. Where it says nothing, a parameter takes
+    its value of another preset, which the lab is known to take.
 
     Args:
         lab: the lab; one that no command can find, as of a notebook, has no suggestions.
@@ -58,16 +59,18 @@ def suggestions(lab: LabText, used: Mapping[str, Any] | None = None) -> list[Sug
     if lab.address is None:
         return []
     parameters = list(lab.parameters.values())
-    made = []
-    if parameters:
+    made = [(c.options, c.look) for c in lab.teaching.changes]
+    if parameters and not made:
         name, now, other = _another_value(parameters, used or {})
         setting = shlex.quote(f"{name}={typed(other)}")
         change = f"{name} {shown(other)} in place of {shown(now)}"
         same = f"this value of {name}, or another one"
         made.append((f"--set {setting}", same if typed(other) == typed(now) else change))
-    made.append((f"--seeds {SEEDS}", f"{SEEDS} seeds: how often does each claim fail?"))
+    more = [(f"--seeds {SEEDS}", f"{SEEDS} seeds: how often does each claim fail?")]
     if any(p.full != p.quick for p in parameters):
-        made.append(("--preset full", "the source's sizes; takes minutes"))
+        more.append(("--preset full", "the source's sizes; takes minutes"))
+    known = {options for options, _ in made}
+    made += [one for one in more if one[0] not in known]
     start = f"torchtheory lab run {lab.address}"
     return [Suggestion(options, f"{start} {options}", purpose) for options, purpose in made]
 
@@ -84,7 +87,7 @@ def parameter_rows(run: LabRun) -> list[ParameterRow]:
     for name, value in run.parameters.items():
         p = known.get(name)
         rows.append(
-            ParameterRow(name, shown(value), shown(p.quick), shown(p.full), p.kind, p.meaning)
+            ParameterRow(name, shown(value), shown(p.quick), shown(p.full), takes(p), p.meaning)
             if p is not None
             else ParameterRow(name, shown(value), "", "", "", "")
         )
@@ -95,6 +98,11 @@ def cited_results(ids: tuple[str, ...]) -> list[CitedResult]:
     """Catalogue ids with their names and places; ids no catalogue knows are left out."""
     known = catalogue.entries()
     return [CitedResult(i, known[i].name, known[i].citation) for i in ids if i in known]
+
+
+def takes(parameter: ParameterText) -> str:
+    """What a parameter takes: its type and its range."""
+    return ", ".join(filter(None, (parameter.kind, parameter.range)))
 
 
 def typed(value: Any) -> str:

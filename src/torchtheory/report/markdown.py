@@ -65,7 +65,7 @@ def _head(parts: AuditParts) -> str:
     audit = parts.audit
     blocks = [f"# {inline_text(audit.title)}", f"**{inline_text(audit.verdict)}**"]
     blocks += [
-        f"- **✗ {_title(title)}: ${_formula(claim.statement)}$. {OUR_ERROR}**"
+        f"- **✗ {prose_text(title)}: ${_formula(claim.statement)}$. {OUR_ERROR}**"
         for title, claim in parts.broken
     ]
     if parts.rows:
@@ -151,7 +151,7 @@ def _picture(finding: str, figure: Figure) -> str:
 
 def _finding(part: FindingPart, *, tables: bool, claims: bool) -> list[str]:
     finding = part.finding
-    blocks = [f"### {_title(finding.title)}"]
+    blocks = [f"### {prose_text(finding.title)}"]
     said = [f"- {inline_text(s)}" for s in part.sentences]
     said += [_assessment(a) for a in finding.assessments]
     said += [f"- → {inline_text(s)}" for s in finding.advice]
@@ -235,9 +235,20 @@ def _escaped(words: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", words)
 
 
-def _title(words: str) -> str:
+def prose_text(words: str) -> str:
+    r"""Words of ours with `$formulas$` and code in them, on one line.
+
+    >>> print(prose_text("at most $n_1<2$ *steps* of `x*y`"))
+    at most $n_1\lt 2$ \*steps\* of `x*y`
+    """
     pieces = formula_spans(one_line(words))
-    return "".join(f"${_formula(p)}$" if is_formula else _escaped(p) for is_formula, p in pieces)
+    return "".join(f"${_formula(p)}$" if is_formula else _with_code(p) for is_formula, p in pieces)
+
+
+def _with_code(words: str) -> str:
+    """Escaped but for what stands between backticks."""
+    pieces = re.split(r"(``.+?``|`[^`]+`)", words)
+    return "".join(p if k % 2 else _escaped(p) for k, p in enumerate(pieces))
 
 
 def _formula(latex: str) -> str:

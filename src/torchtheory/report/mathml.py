@@ -17,7 +17,7 @@ from latex2mathml.symbols_parser import convert_symbol
 from markupsafe import Markup, escape
 
 from torchtheory.report.plain_math import formula_spans, text_mode
-from torchtheory.report.symbols import words
+from torchtheory.report.symbols import pairs, words
 
 _ELEMENTS = words("""
     mi mn mo ms mtext mspace mrow mfrac msqrt mroot msub msup msubsup munder mover munderover
@@ -47,6 +47,15 @@ _ALPHABETS = {
     "bold-italic": (0x1D468, 0x1D482, 0x1D7CE),
     "sans-serif": (0x1D5A0, 0x1D5BA, 0x1D7E2),
     "monospace": (0x1D670, 0x1D68A, 0x1D7F6),
+    "double-struck": (0x1D538, 0x1D552, 0x1D7D8),
+    "script": (0x1D49C, 0x1D4B6, ord("0")),
+    "fraktur": (0x1D504, 0x1D51E, ord("0")),
+}
+# Letters that Unicode had before it had their alphabets.
+_OLDER = {
+    "double-struck": pairs("C ℂ H ℍ N ℕ P ℙ Q ℚ R ℝ Z ℤ"),
+    "script": pairs("B ℬ E ℰ F ℱ H ℋ I ℐ L ℒ M ℳ R ℛ e ℯ g ℊ o ℴ"),
+    "fraktur": pairs("C ℭ H ℌ I ℑ R ℜ Z ℨ"),
 }
 _GREEK = {"bold": (0x1D6A8, 0x1D6C2), "bold-italic": (0x1D71C, 0x1D736)}
 
@@ -240,6 +249,8 @@ def _text(node: Element) -> str:
 
 
 def _styled(character: str, variant: str) -> str:
+    if character in _OLDER.get(variant, ()):
+        return _OLDER[variant][character]
     capital, small, digit = _ALPHABETS[variant]
     for first, start, size in (("A", capital, 26), ("a", small, 26), ("0", digit, 10)):
         if 0 <= ord(character) - ord(first) < size:

@@ -70,6 +70,19 @@ def formula_spans(text: str) -> list[tuple[bool, str]]:
     return [(is_formula, piece) for is_formula, piece in spans if piece]
 
 
+def as_statement(text: str) -> str:
+    r"""Words with `$formulas$` in them as one LaTeX formula.
+
+    >>> as_statement("At most $n^2$ steps, in 99 % of cases")
+    '\\text{At most }n^2\\text{ steps, in 99 \\% of cases}'
+    """
+    pieces = []
+    for is_formula, piece in formula_spans(text):
+        words = re.sub(r"([%_&#{}])", r"\\\1", piece)
+        pieces.append(piece if is_formula else rf"\text{{{words}}}")
+    return "".join(pieces)
+
+
 class _Reader:
     """Reads tokens from the left; every method returns text."""
 

@@ -11,6 +11,7 @@ from torchtheory.core.figure import Figure
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import Cell, Table
 from torchtheory.core.statement import CounterExample
+from torchtheory.core.teaching import Teaching
 from torchtheory.report.numbers import number_text, number_words
 
 
@@ -41,6 +42,8 @@ class ParameterText(Protocol):
     @property
     def kind(self) -> str: ...
     @property
+    def range(self) -> str: ...
+    @property
     def meaning(self) -> str: ...
 
 
@@ -55,6 +58,8 @@ class LabText(Protocol):
     def title(self) -> str: ...
     @property
     def description(self) -> str: ...
+    @property
+    def teaching(self) -> Teaching: ...
     @property
     def covers(self) -> tuple[str, ...]: ...
     @property
@@ -80,6 +85,8 @@ class LabRun(Content, Protocol):
     def problems(self) -> Sequence[str]: ...
     @property
     def passed(self) -> bool: ...
+    @property
+    def applies(self) -> bool: ...
 
 
 class AuditFinding(Content, Protocol):

@@ -112,11 +112,15 @@ def print_run(run: LabRun, console: Console, verbose: bool = False) -> None:
             console.print()
             console.print(Text(paragraph))
     console.print()
+    if verbose and wording.controls(run.claims):
+        console.print(Text(wording.CONTROL, style="dim"))
+        console.print()
     # a bound far from an experiment that was chosen for it is worth a word, one of an audit is not
     _print_content(run, console, verbose, plain_prose, tables=verbose or not run.claims, weak=True)
     for problem in run.problems:
         console.print(marked("✗", plain_prose(problem), "bold red"))
-    word, style = ("passes", "bold green") if run.passed else ("fails", "bold red")
+    word, verdict = wording.outcome(run)
+    style = f"bold {_STYLES[verdict]}"
     console.print(Text.assemble((word, style), f": {wording.summary(run)}"))
     if line := suggestion_line(suggestions(run.lab, run.parameters)):
         console.print(Text(f"try: {line}", style="dim"))
@@ -138,11 +142,11 @@ def print_runs(runs: Sequence[LabRun], console: Console) -> None:
             if grid.row_count:
                 grid.add_row()
             grid.add_row("", Text(room, style="bold"))
-        passed = run.passed
-        if not passed:
+        word, verdict = wording.outcome(run)
+        if verdict is Verdict.VIOLATED:
             failing.append(run)
         grid.add_row(
-            _word("passes", "✓", "green") if passed else _word("fails", "✗", "bold red"),
+            _word(word, wording.MARKS[verdict], _STYLES[verdict]),
             Text(run.lab.name),
             str(len(run.claims)),
             str(len(wording.controls(run.claims))),

@@ -24,6 +24,12 @@ MARKS = {
     Verdict.NOT_DONE: "…",
 }
 
+#: What a page says once of its controls.
+CONTROL = (
+    "A control is the same check once more with a hypothesis of the theorem broken on purpose. It "
+    "must come out violated: a check that could not fail would show nothing."
+)
+
 _RELATIONS = {"<=": "≤", "<": "<", ">=": "≥", ">": ">", "==": "=", "~": "≈", "slope": "≈"}
 # What holds only thanks to its tolerance or its confidence interval.
 _NEARLY = {"<=": "≲", "<": "≲", ">=": "≳", ">": "≳", "==": "≈", "~": "≈", "slope": "≈"}
@@ -263,6 +269,13 @@ def tally(claims: Sequence[Claim]) -> str:
         Verdict.HOLDS: "holds" if counts[Verdict.HOLDS] == 1 else "hold"
     }
     return ", ".join(f"{counts[v]:,} {words[v]}" for v in Verdict if counts[v])
+
+
+def outcome(run: LabRun) -> tuple[str, Verdict]:
+    """What a run came to in a word, and the verdict whose mark stands beside it."""
+    if not run.passed:
+        return "fails", Verdict.VIOLATED
+    return ("passes", Verdict.HOLDS) if run.applies else ("does not apply", Verdict.NOT_APPLICABLE)
 
 
 def summary(run: LabRun) -> str:

@@ -14,7 +14,8 @@ property of the network. It is refused with the sample's number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,8 +27,11 @@ from torchtheory.core.checks import as_module, nonnegative_number, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, NotConverged
 from torchtheory.core.figure import COLORS, Figure, draw
 from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.models.model import one_output, real_rows
+from torchtheory.models.opened import opened
 from torchtheory.models.samples import Data
 from torchtheory.models.untouched import copied
+from torchtheory.robustness.attacks.attack import Attack
 from torchtheory.robustness.attacks.balls import Norm, as_norm, lengths
 from torchtheory.robustness.attacks.gradient_steps import PGD
 from torchtheory.robustness.attacks.shortest import FAB, DeepFool
@@ -247,14 +251,15 @@ def evaluate(
             done[rest] = margins.cpu() > 0
         certified[k] = done
     left = right.clone()
-    for k, r in enumerate(radii):
-        rest = left.nonzero()[:, 0]
-        if len(rest) and r > 0:
-            where = rest.to(x.device)
-            result = make(r)(model, x[where], y[where])
-            misled = _misled(own, x[where], y[where], result, r, named)
-            left[rest] = ~misled.cpu()
-        standing[k] = left
+    with _under_attack(model, x) as attacked:
+        for k, r in enumerate(radii):
+            rest = left.nonzero()[:, 0]
+            if len(rest) and r > 0:
+                where = rest.to(x.device)
+                result = attacked(make(r), x[where], y[where])
+                misled = _misled(own, x[where], y[where], result, r, named)
+                left[rest] = ~misled.cpu()
+            standing[k] = left
     both = certified & ~standing
     if bool(both.any()):
         k, sample = both.nonzero()[0].tolist()
@@ -264,6 +269,22 @@ def evaluate(
         )
     _refuse_contradiction(known, certified, standing, radii)
     return Evaluation(named, radii, certified, standing, known, confidence, failed)
+
+
+@contextmanager
+def _under_attack(model: nn.Module, x: Tensor) -> Iterator[Callable[..., Attacked]]:
+    """`(attack, x, y) -> what it found`; all attacks of this package share one copy of the model.
+
+    An attack of the user's gets the model itself.
+    """
+    with opened(model, x, 0) as network:
+
+        def attacked(attack: Callable[..., Attacked], x: Tensor, y: Tensor) -> Attacked:
+            if isinstance(attack, Attack):
+                return attack(network, x, y, private=False)
+            return attack(model, x, y)
+
+        yield attacked
 
 
 def _usual_attack(norm: str, box: Limits | None) -> MakeAttack:
@@ -284,7 +305,8 @@ def _two_numbers(box: Limits | None) -> tuple[float, float] | None:
 def _margins(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The smallest margin `[n]`, in double precision."""
     with torch.no_grad():
-        outputs = torch.cat([model(part) for part in torch.split(x, 256)])
+        parts = torch.split(x, 256)
+        outputs = torch.cat([real_rows(one_output(model(part)), len(part)) for part in parts])
     rows = class_rows(y, tuple(outputs.shape[1:])).double()
     return torch.bmm(rows, outputs.reshape(len(x), -1, 1))[..., 0].amin(1)
 
@@ -370,32 +392,34 @@ def robust_radius(
     upper = torch.full((len(x),), math.inf, dtype=torch.float64)
     upper[_margins(own, x.double(), y).cpu() <= 0] = 0.0
 
-    def keep_shorter(attack: Callable[..., Attacked], rest: Tensor) -> None:
-        """Attack the samples `rest`, and keep what is shorter than what is known."""
-        check_time()
-        where = rest.nonzero()[:, 0].to(x.device)
-        result = attack(model, x[where], y[where])
-        found = _shortest(own, x[where], y[where], result.adversarial, named).cpu()
-        upper[rest] = torch.minimum(upper[rest], found)
+    with _under_attack(model, x) as attacked:
 
-    standing = upper > 0
-    if bool(standing.any()):
-        for shortest in (DeepFool(norm=named, box=limits), FAB(norm=named, box=limits)):
-            keep_shorter(shortest, standing)
-    size = max(float(lower.max()), 1e-3)
-    while size <= largest and bool(upper.isinf().any()):
-        keep_shorter(ball(size), upper.isinf())
-        size *= 2
-    # a shorter ball at a time, for the samples that may still be misled in it
-    known = upper[upper.isfinite() & (upper > 0)]
-    size = float(known.max()) if len(known) else 0.0
-    while size > float(lower.min()) and size > 1e-6:
-        size *= _SHRINK
-        rest = (lower < size) & (size < upper) & upper.isfinite()
-        if bool(rest.any()):
-            keep_shorter(ball(size), rest)
-        if not bool((upper.isfinite() & (lower < size)).any()):
-            break
+        def keep_shorter(attack: Callable[..., Attacked], rest: Tensor) -> None:
+            """Attack the samples `rest`, and keep what is shorter than what is known."""
+            check_time()
+            where = rest.nonzero()[:, 0].to(x.device)
+            result = attacked(attack, x[where], y[where])
+            found = _shortest(own, x[where], y[where], result.adversarial, named).cpu()
+            upper[rest] = torch.minimum(upper[rest], found)
+
+        standing = upper > 0
+        if bool(standing.any()):
+            for shortest in (DeepFool(norm=named, box=limits), FAB(norm=named, box=limits)):
+                keep_shorter(shortest, standing)
+        size = max(float(lower.max()), 1e-3)
+        while size <= largest and bool(upper.isinf().any()):
+            keep_shorter(ball(size), upper.isinf())
+            size *= 2
+        # a shorter ball at a time, for the samples that may still be misled in it
+        known = upper[upper.isfinite() & (upper > 0)]
+        size = float(known.max()) if len(known) else 0.0
+        while size > float(lower.min()) and size > 1e-6:
+            size *= _SHRINK
+            rest = (lower < size) & (size < upper) & upper.isfinite()
+            if bool(rest.any()):
+                keep_shorter(ball(size), rest)
+            if not bool((upper.isfinite() & (lower < size)).any()):
+                break
     if bool((lower > upper * (1 + 1e-9) + 1e-12).any()):
         k = int((lower > upper).nonzero()[0, 0])
         raise NotConverged(

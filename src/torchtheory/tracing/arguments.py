@@ -77,7 +77,7 @@ def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
         bound.apply_defaults()
         return _renamed(dict(bound.arguments))
     for schema in _schemas(function):
-        found = _matched(name, schema, args, kwargs)
+        found = _matched(name, schema, args, kwargs, is_it=hasattr(function, "_schema"))
         if found is not None:
             return found
     return {f"argument_{k}": a for k, a in enumerate(args)} | kwargs
@@ -127,9 +127,9 @@ def _schemas(function: Any) -> tuple[Schema, ...]:
 
 
 def _matched(
-    name: str, schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]
+    name: str, schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_it: bool
 ) -> dict[str, Any] | None:
-    """The arguments by the names of one overload, if it is the one that was called."""
+    """The arguments by the names of one overload, if it is (or must be) the one that was called."""
     positional = [a for a in schema if not a[3]]
     given = {_RENAMED.get(k, k): v for k, v in kwargs.items()}
     args = _packed(name, positional, args)
@@ -143,7 +143,7 @@ def _matched(
     for key, kind, default, _ in schema:
         if key in given:
             value = given.pop(key)
-            if not _fits(kind, value):
+            if not is_it and not _fits(kind, value):  # aten.mul.Tensor takes numbers as well
                 return None
             bound[key] = value
         elif default is inspect.Parameter.empty:

@@ -34,7 +34,10 @@ def last_layer(model: nn.Module) -> nn.Linear:
     >>> last_layer(nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)))
     Linear(in_features=5, out_features=1, bias=True)
     """
-    head = as_chain(model)[-1].module
+    chain = as_chain(model)
+    if not chain:
+        raise UnsupportedModel("the last layer must be an nn.Linear, and the model has no layer")
+    head = chain[-1].module
     if not isinstance(head, nn.Linear) or not has_own_forward(head):
         raise UnsupportedModel(
             f"the last layer must be an nn.Linear, not {type(head).__name__}: what follows it is "

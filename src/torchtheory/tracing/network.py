@@ -9,10 +9,10 @@ samples runs on any number of them.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,6 +75,20 @@ class Value:
         return f"%{self.name or self.number}"
 
 
+class Visit(NamedTuple):
+    """A call of a module's forward.
+
+    Attributes:
+        layer: path of the module; empty for the model itself.
+        kind: its class.
+        call: tells the calls of one module apart.
+    """
+
+    layer: str
+    kind: str
+    call: Any
+
+
 @dataclass(eq=False)
 class Operation:
     """One function of torch, called once.
@@ -88,6 +102,7 @@ class Operation:
         layer: path of the module whose forward calls it; empty for the model itself.
         layer_kind: the class of that module.
         part_of: the operation that was written out in this one and others; empty for none.
+        visits: the calls of modules that run meanwhile, outermost first.
     """
 
     number: int
@@ -99,6 +114,12 @@ class Operation:
     layer: str
     layer_kind: str
     part_of: str = ""
+    visits: tuple[Visit, ...] = ()
+
+    @cached_property
+    def calls(self) -> tuple[tuple[str, Any], ...]:
+        """The forward passes that it is part of, outermost first: path of a module, which call."""
+        return tuple((visit.layer, visit.call) for visit in self.visits[1:])
 
     @property
     def kind(self) -> Kind | None:
@@ -220,8 +241,33 @@ class Network:
                 found.update(op.inputs)
         return frozenset(found)
 
-    def until(self, *values: Value) -> Network:
+    def boundary(self, part: Collection[Operation]) -> tuple[list[Value], list[Value]]:
+        """What some of its operations take of the data from others, and what they give to others.
+
+        >>> from torch import nn
+        >>> from torchtheory.tracing.recorder import record
+        >>> network = record(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Tanh()), torch.ones(1, 2))
+        >>> network.boundary(network.operations[:2])
+        ([%x], [%4])
+        """
+        inside = set(part)
+        entering = dict.fromkeys(
+            v for op in part for v in op.inputs if v.follows and self.makers.get(v) not in inside
+        )
+        leaving = [
+            v
+            for op in part
+            for v in op.outputs
+            if v in self.outputs or not inside.issuperset(self.users.get(v, ()))
+        ]
+        return list(entering), leaving
+
+    def until(self, *values: Value, after: Sequence[Value] = ()) -> Network:
         """The part of it that makes some of its values, which it returns as a tuple.
+
+        Args:
+            values: what it returns.
+            after: values that it takes instead of the network's inputs, if they are given.
 
         >>> from torch import nn
         >>> from torchtheory.tracing.recorder import record
@@ -231,12 +277,13 @@ class Network:
             %3 = linear(%x, %0.weight, %0.bias)
             return (%3)
         """
-        wanted, kept = set(values), []
+        wanted, kept = set(values).difference(after), []
         for op in reversed(self.operations):
             if not wanted.isdisjoint(op.outputs):
-                wanted.update(op.inputs)
+                wanted.update(v for v in op.inputs if v not in after)
                 kept.append(op)
-        return replace(self, operations=kept[::-1], output=values, opened=None)
+        inputs = list(after) or self.inputs
+        return replace(self, inputs=inputs, operations=kept[::-1], output=values, opened=None)
 
     def __len__(self) -> int:
         return len(self.operations)

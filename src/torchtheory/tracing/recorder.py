@@ -39,6 +39,7 @@ from torchtheory.tracing.network import (
     Operation,
     Size,
     Value,
+    Visit,
     leaves,
     mapped,
     values_in,
@@ -147,7 +148,7 @@ def input_tensors(function: PureFunction, x: Tensor | Parts) -> list[Tensor]:
     [torch.Size([5, 2])]
     """
     rows = _table(function, x)
-    args, kwargs = rows.arguments(function.model, torch.arange(len(rows)), function.reference())
+    args, kwargs = _arguments(function, rows)
     return [tensor for _, tensor in _inputs(function.model, args, kwargs)]
 
 
@@ -195,10 +196,18 @@ def _refuse_memory(
     _refuse_other_numbers(network, other)
 
 
+def _arguments(function: PureFunction, rows: Rows) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the model is called with; one without tensors has no precision of its own."""
+    like = function.reference()
+    if not function.parameters and not function.buffers:
+        like = next((t for t in rows.tensors() if t.is_floating_point()), like)
+    return rows.arguments(function.model, torch.arange(len(rows)), like)
+
+
 def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
     """One forward pass, watched."""
     own = Rows(_each(rows.parts, Tensor.clone))
-    args, kwargs = own.arguments(function.model, torch.arange(len(own)), function.reference())
+    args, kwargs = _arguments(function, own)
     return _watched(function, args, kwargs, known)
 
 
@@ -299,7 +308,8 @@ class _Recording(TorchFunctionMode):
         self.returned: list[tuple[str, tuple[Value, ...]]] = []
         self.output: Any = None
         self.output_tensors: Any = None
-        self._path: list[tuple[str, nn.Module]] = [("", model)]
+        self._path: list[tuple[Visit, nn.Module]] = [(Visit("", type(model).__name__, 0), model)]
+        self._calls = 0
         self._inside: list[str] = []
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
@@ -313,12 +323,13 @@ class _Recording(TorchFunctionMode):
         handles = []
 
         def enter(name: str, module: nn.Module, _: Any) -> None:
-            self._path.append((name, module))
+            self._calls += 1
+            self._path.append((Visit(name, type(module).__name__, self._calls), module))
 
         def leave(module: nn.Module, args: Any, result: Any) -> None:
-            name, _ = self._path.pop()
+            visit, _ = self._path.pop()
             known = [self._known.get(id(t)) for t in _tensors(_plain(result))]
-            self.returned.append((name, tuple(k.value for k in known if k is not None)))
+            self.returned.append((visit.layer, tuple(k.value for k in known if k is not None)))
 
         for name, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(partial(enter, name)))
@@ -329,14 +340,18 @@ class _Recording(TorchFunctionMode):
             for handle in handles:
                 handle.remove()
 
-    def _place(self) -> tuple[str, str]:
-        name, module = self._path[-1]
-        layer = getattr(
-            module, "running_layer", None
-        )  # an archive knows what its nodes were part of
-        if layer:
-            return (f"{name}.{layer[0]}" if name and layer[0] else name or layer[0]), layer[1]
-        return name, type(module).__name__
+    def _visits(self) -> tuple[Visit, ...]:
+        """The calls of modules that run, outermost first."""
+        found = [self._path[0][0]]
+        inside = False
+        for visit, module in self._path[1:]:
+            inner = getattr(module, "running_layers", ())  # what an archive knows of its modules
+            if inner:
+                found += [Visit(f"{visit.layer}.{k}".strip("."), kind, c) for k, kind, c in inner]
+                inside = True
+            elif not (inside and found[-1].layer == visit.layer):  # which of them it runs again
+                found.append(visit)
+        return tuple(found)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -397,7 +412,7 @@ class _Recording(TorchFunctionMode):
         return value
 
     def _words(self) -> str:
-        name, kind = self._place()
+        name, kind, _ = self._visits()[-1]
         return f"layer {name!r}, {kind}" if name else kind
 
     # -- the mode ----------------------------------------------------------------------------------
@@ -487,11 +502,11 @@ class _Recording(TorchFunctionMode):
         return made
 
     def _append(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> Operation:
-        layer, kind = self._place()
+        visits = self._visits()
+        layer, kind, _ = visits[-1]
         inside = self._inside[0] if self._inside else ""
-        op = Operation(
-            len(self.operations), name, function, args, kwargs, result, layer, kind, inside
-        )
+        number = len(self.operations)
+        op = Operation(number, name, function, args, kwargs, result, layer, kind, inside, visits)
         self.operations.append(op)
         return op
 
@@ -618,9 +633,9 @@ def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     return found
 
 
-def _with_entries(whole: Tensor, index: Any, entries: Any) -> Tensor:
-    made = whole.clone()
-    made[index] = entries
+def _with_entries(input: Tensor, index: Any, value: Any) -> Tensor:
+    made = input.clone()
+    made[index] = value
     return made
 
 
@@ -741,7 +756,7 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
     with torch.no_grad():
         made = network.replay(*more.given)
     for own, theirs in zip(_tensors(made), _tensors(more.output_tensors), strict=True):
-        if not _close(own, theirs):
+        if not agree(own, theirs):
             raise UnsupportedModel(
                 f"{network.title} could not be recorded: its operations alone give other numbers "
                 "than the model, so something in it is not made by functions of torch, or "
@@ -749,8 +764,8 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
             )
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
-    """Up to rounding: a batch of another size may be summed in another order."""
+def agree(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal up to rounding: another batch is summed in another order."""
     if not (a.is_floating_point() or a.is_complex()):
         return _all_equal(a, b)
     room = (

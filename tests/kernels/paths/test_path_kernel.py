@@ -88,6 +88,20 @@ CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
         ),
         (2, 3, 3),
     ),
+    "circular padding, uneven windows": (
+        lambda: nn.Sequential(
+            nn.Conv1d(1, 2, 3, padding=1, padding_mode="circular"), nn.ReLU(),
+            nn.AdaptiveAvgPool1d(2), nn.Flatten(), nn.Linear(4, 2),
+        ),
+        (1, 5),
+    ),
+    "windows over the rim": (
+        lambda: nn.Sequential(
+            nn.MaxPool1d(2, ceil_mode=True), nn.AvgPool1d(2, 1, padding=1), nn.Flatten(),
+            nn.Linear(3, 2),
+        ),
+        (1, 3),
+    ),
     "one dimension": (
         lambda: nn.Sequential(
             nn.Unflatten(1, (1, 7)), nn.Conv1d(1, 2, 3), nn.LeakyReLU(),
@@ -188,17 +202,9 @@ def test_single_precision_and_the_model_is_left_alone() -> None:
     ("model", "x", "error", "sentence"),
     [
         (nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)), torch.ones(1, 2),
-         UnsupportedModel, "layer 1 is a Tanh"),
-        (nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.ones(1, 2), UnsupportedModel,
-         "last layer is dense"),
-        (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), torch.ones(1, 3, 2), UnsupportedModel,
-         "flatten it before"),
-        (nn.Sequential(nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular"), nn.Flatten(),
-                       nn.Linear(4, 1)), torch.ones(1, 1, 4), UnsupportedModel, "pads by circular"),
-        (nn.Sequential(nn.AdaptiveAvgPool1d(2), nn.Flatten(), nn.Linear(2, 1)),
-         torch.ones(1, 1, 5), UnsupportedModel, "windows of several sizes"),
-        (nn.Sequential(nn.MaxPool1d(2, ceil_mode=True), nn.Flatten(), nn.Linear(2, 1)),
-         torch.ones(1, 1, 3), UnsupportedModel, "ceil_mode"),
+         UnsupportedModel, r"no rule for tanh \(in layer '1', Tanh\)"),
+        (nn.Sequential(nn.AdaptiveMaxPool1d(2), nn.Flatten(), nn.Linear(2, 1)),
+         torch.ones(1, 1, 5), UnsupportedModel, "uneven"),
         (nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False), nn.Linear(2, 1)),
          torch.ones(1, 2), UnsupportedModel, "statistics of its batch"),
         (nn.Linear(2, 1), torch.ones(1, 3), ShapeMismatch, "does not take inputs of shape"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tracing.architectures import architecture, archived
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, UnknownName, UnsupportedModel
@@ -16,7 +17,6 @@ from torchtheory.nets.residual import jacobians
 from torchtheory.nets.residual.image_resnets import resnet
 from torchtheory.nets.residual.jacobians import (
     block_jacobian,
-    block_names,
     gradient_profile,
     jacobian_profile,
 )
@@ -98,7 +98,6 @@ def test_a_users_module_is_left_as_it_was_and_its_blocks_are_found() -> None:
     net = Convolved().double().train()
     before = {k: v.clone() for k, v in net.state_dict().items()}
     x = randn(2, 1, 4, 4)
-    assert block_names(net) == ["stem", "inner.0", "inner.1", "head"]
     profile = jacobian_profile(net, x, blocks=["stem", "inner", "head"])
     assert [b.name for b in profile.blocks] == ["stem", "inner", "head"]
     assert profile.largest is None  # the shortcut runs around the block: no chain
@@ -214,8 +213,19 @@ def test_an_input_that_is_changed_after_its_block_is_kept() -> None:
 def test_a_module_in_two_containers_has_its_first_name() -> None:
     act, layer = nn.Tanh(), dense(randn(3, 3), randn(3, seed=1))
     net = nn.Sequential(nn.Sequential(layer, act), nn.Sequential(layer, act))
-    assert block_names(net) == ["0.0", "0.1"]
     found = jacobian_profile(net, randn(2, 3, seed=2))
     assert [b.name for b in found.blocks] == ["0.0", "0.1", "0.0 (2)", "0.1 (2)"]
     assert found.largest is not None
     assert len(jacobian_profile(net, randn(1, 3), blocks=["1.1"])) == 2
+
+
+@pytest.mark.parametrize("name", ["resnet", "encoder", "lstm"])
+def test_an_archive_has_the_blocks_of_its_module(name: str) -> None:
+    made = architecture(name)
+    own, theirs = (jacobian_profile(m, made.x[:2]) for m in (made.model, archived(name)))
+    assert [b.name for b in own.blocks] == [b.name for b in theirs.blocks]
+    for a, b in zip(own.blocks, theirs.blocks, strict=True):
+        assert a.largest == pytest.approx(b.largest)
+    sums = [gradient_profile(m, made.x, loss=torch.sum) for m in (made.model, archived(name))]
+    torch.testing.assert_close(sums[0].gradients, sums[1].gradients)
+    torch.testing.assert_close(sums[0].parameter_gradients, sums[1].parameter_gradients)

@@ -106,6 +106,27 @@ def test_l1_step_in_a_box_is_a_linear_program(seed):
     assert float((g * step).sum()) == pytest.approx(-best.fun, abs=1e-9)
 
 
+@pytest.mark.parametrize("length", [0.3, 30.0])
+def test_l1_step_goes_to_the_largest_entries_in_turn(length):
+    """Also where the few largest have no room for it, and all are sorted."""
+    g, (low, high) = drawn(0, 6, 90), room(0, 6, 90)
+    each = torch.tensor([length, *[0.5 * length] * 5], dtype=torch.float64)
+    step = steepest_step(g, each, "1", low, high)
+    for gradient, longest, found, down, up in zip(g, each, step, low, high, strict=True):
+        left, expected = float(longest), torch.zeros(90, dtype=torch.float64)
+        for k in gradient.abs().argsort(descending=True):
+            taken = min(left, float(up[k] if gradient[k] > 0 else -down[k]))
+            expected[k], left = taken * gradient[k].sign(), left - taken
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_gradient_of_zero_gives_no_step(norm):
+    g = torch.zeros(2, 40)
+    for box in ((), (torch.full_like(g, -1.0), torch.full_like(g, 1.0))):
+        assert not steepest_step(g, 0.3, norm, *box).any()
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds)

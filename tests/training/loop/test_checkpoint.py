@@ -402,7 +402,7 @@ def test_a_damaged_checkpoint_is_refused_and_not_used(tmp_path: Path) -> None:
     before = [p.clone() for p in trained.parameters()]
     for damage in (good[: len(good) // 2], good[:-1], good[:10], b"", b"not a checkpoint"):
         path.write_bytes(damage)
-        with pytest.raises(FileProblem, match="is damaged or no checkpoint"):
+        with pytest.raises(FileProblem, match="is a damaged checkpoint or no checkpoint"):
             fit(trained, sample(), epochs=1, checkpoint=path)
     assert all(torch.equal(a, b) for a, b in zip(before, trained.parameters(), strict=True))
 
@@ -422,13 +422,38 @@ def test_a_damaged_checkpoint_is_refused_and_not_used(tmp_path: Path) -> None:
     assert refused > 10
 
 
+def test_a_file_of_the_users_is_not_to_be_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("dear diary")
+    with pytest.raises(FileProblem, match="give another path, or move the file away") as refused:
+        fit(network(), sample(), epochs=1, checkpoint=path)
+    assert "delete" not in str(refused.value)
+    assert path.read_text() == "dear diary"
+
+
+def test_a_checkpoint_is_read_as_carefully_as_weights(tmp_path: Path) -> None:
+    """Tensors that a few bytes stand for, and sparse ones whose entries lie outside of them."""
+    path = tmp_path / "run.pt"
+    fit(network(), sample(), epochs=1, checkpoint=path)
+    good = torch.load(path, weights_only=True)
+    small = torch.zeros(2, 1, dtype=torch.long)
+    outside = torch.sparse_coo_tensor(small + 5, torch.ones(1), (2, 2), check_invariants=False)
+    for tensor, why in (
+        (torch.zeros(1).expand(30000, 30000), r"would take [\d,.]+ GiB more than the file says"),
+        (outside, "is a damaged checkpoint or no checkpoint"),
+    ):
+        torch.save({**good, "more": [{"deep": tensor}]}, path)
+        with pytest.raises(FileProblem, match=why):
+            load_checkpoint(path, good["configuration"])
+
+
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     torch.save(network().state_dict(), path)
     with pytest.raises(FileProblem, match="is not a checkpoint of torchtheory"):
         fit(network(), sample(), epochs=1, checkpoint=path)
     torch.save(network(), path)  # a pickled module is code: never loaded
-    with pytest.raises(FileProblem, match="is damaged or no checkpoint"):
+    with pytest.raises(FileProblem, match="is a damaged checkpoint or no checkpoint"):
         fit(network(), sample(), epochs=1, checkpoint=path)
     with pytest.raises(InvalidInput, match="is a directory"):
         fit(network(), sample(), epochs=1, checkpoint=tmp_path)

@@ -104,7 +104,7 @@ THEOREMS: tuple[RateTheorem, ...] = (
         shallow=True, continuous=True,
         hypotheses=(_WHOLE, _BANACH, _NO_DERIVATIVE),
         printed=lambda s: s.smoothness / s.dimension,
-        erratum="A-31 is printed with n^(-d/k), whose size falls with the dimension",
+        erratum="A-31 is printed with $n^{-d/k}$, whose size falls with the dimension",
     ),
     RateTheorem(
         "X-31", "partition of unity times Taylor polynomials", "sobolev", "upper", "units",
@@ -116,7 +116,7 @@ THEOREMS: tuple[RateTheorem, ...] = (
     RateTheorem(
         "X-32, A-92", "Taylor patches, derivatives in the error", "sobolev", "upper", "weights",
         lambda s: s.dimension / (s.smoothness - s.order),
-        "W^(r,p)", "ReLU", "depth of order log(1/error)", "derivative",
+        "$W^{r,p}$", "ReLU", "depth of order log(1/error)", "derivative",
         # log^2 of error^(-n/(n - r))
         log_power=lambda s: 2.0, continuous=True,
         log10_prefactor=lambda s: 2 * math.log10(s.smoothness / (s.smoothness - s.order)),
@@ -126,7 +126,7 @@ THEOREMS: tuple[RateTheorem, ...] = (
     ),
     RateTheorem(
         "X-37", "depth traded for weights, chosen discontinuously", "sobolev", "upper", "weights",
-        lambda s: s.traded, "sup", "ReLU", "depth of order error^-(d/n - zeta)", "sup",
+        lambda s: s.traded, "sup", "ReLU", "depth of order error to the power zeta - d/n", "sup",
         hypotheses=(_WHOLE, _SUP, _NO_DERIVATIVE),
         layers_exponent=lambda s: _d_over_n(s) - s.traded,
         erratum="the depth is printed with the exponent d/(r(zeta - 1)), which has r = 0",
@@ -141,7 +141,7 @@ THEOREMS: tuple[RateTheorem, ...] = (
             ("the smoothness must exceed d/2 + 2", lambda s: s.smoothness > s.dimension / 2 + 2),
         ),
         printed=lambda s: 1 / s.dimension,
-        erratum="printed with the depth error^(-1/d), below what labels allow",
+        erratum="printed with a depth of 1/error to the power 1/d, below what labels allow",
     ),
     RateTheorem(
         "L-075", "one box of ReLUs a cell", "sobolev", "upper", "units",

@@ -34,7 +34,7 @@ from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork, spread_like
 from torchtheory.generalization.vc.bounds import growth_radius
 from torchtheory.generalization.vc.parameter_counting import count_parameters_bounds
-from torchtheory.kernels.paths.path_kernel import (
+from torchtheory.kernels.paths.layers import (
     ADAPTIVE_POOLS,
     AVERAGE_POOLS,
     CONVOLUTIONS,
@@ -43,8 +43,8 @@ from torchtheory.kernels.paths.path_kernel import (
     REARRANGING,
     has_bias,
     path_links,
-    path_norms,
 )
+from torchtheory.kernels.paths.path_kernel import path_norms
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.report.wording import counted

@@ -28,7 +28,7 @@ from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
-from torchtheory.kernels.paths.path_kernel import CONVOLUTIONS
+from torchtheory.kernels.paths.layers import CONVOLUTIONS
 from torchtheory.models.problem import Problem
 
 

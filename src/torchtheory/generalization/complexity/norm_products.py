@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from torchtheory.kernels.paths.path_kernel import has_bias, path_links, path_norms
+from torchtheory.kernels.paths.layers import has_bias, path_links
+from torchtheory.kernels.paths.path_kernel import path_norms
 from torchtheory.models.model import PureFunction, evaluation_mode
 from torchtheory.robustness.lipschitz.layers import layer_norms
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from torchtheory.core.checks import described
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import EmptyData, InvalidInput
 from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk, mistakes
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork, spread_like
 from torchtheory.models.model import Parameters
@@ -80,6 +80,8 @@ def flatness(
     values = [float(f) for f in fractions]
     if not values or any(not 0 < a < b for a, b in pairwise(values)):
         raise InvalidInput(f"the fractions must be positive and increase, not {described(values)}")
+    if not len(samples):
+        raise EmptyData("the flatness of a minimum is measured on at least one sample, not on 0")
     network = StochasticNetwork(model, spread=1.0)
     with torch.no_grad():
         parts = [mistakes(network(x, "none"), y).double() for x, y in samples.chunks(2048)]

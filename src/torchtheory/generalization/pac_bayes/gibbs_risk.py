@@ -22,6 +22,7 @@ from torchtheory.core.checks import open_fraction
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
+from torchtheory.models.model import one_output, real_rows
 from torchtheory.models.samples import Samples
 
 CHUNK = 2048
@@ -110,7 +111,7 @@ def mistakes(outputs: Tensor, y: Tensor) -> Tensor:
     >>> mistakes(torch.tensor([[2.0], [-1.0], [0.0]]), torch.tensor([1.0, 1.0, 0.0]))
     tensor([False,  True,  True])
     """
-    n = len(outputs)
+    n = len(real_rows(one_output(outputs), len(y)))
     if outputs.numel() == n:
         return ~((2 * y.reshape(n) - 1) * outputs.reshape(n) > 0)
     if outputs.ndim != 2:

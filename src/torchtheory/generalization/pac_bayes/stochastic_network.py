@@ -320,7 +320,9 @@ def spread_like(model: nn.Module, fraction: float) -> Parameters:
     """
     module_with_values(model)
     positive_number(fraction, "the fraction")
-    values = {k: p.detach() for k, p in model.named_parameters()}
+    values = {k: p.detach() for k, p in model.named_parameters() if p.is_floating_point()}
+    if not values:
+        raise UnsupportedModel("the model has no parameter of real numbers, and so no spreads")
     sizes = {k: float(p.square().mean().sqrt()) for k, p in values.items()}
     typical = max(sizes.values())
     # a tensor of zeros (a bias) has no size of its own

@@ -31,13 +31,9 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import all_finite
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.kernels.paths.path_kernel import (
-    checked_inputs,
-    deep_path_kernel,
-    number_of_paths,
-    path_norms,
-)
-from torchtheory.models.model import evaluation_mode, one_output
+from torchtheory.kernels.paths.path_kernel import deep_path_kernel, number_of_paths, path_norms
+from torchtheory.kernels.paths.rules import checked_inputs
+from torchtheory.models.model import evaluation_mode, one_output, real_rows
 
 Pair = tuple[Tensor, Tensor]
 
@@ -184,8 +180,8 @@ def _joined(
                 f"population {list(x.shape[1:])}"
             )
         with torch.no_grad(), evaluation_mode(model):
-            parts = [(one_output(model(part)), len(part)) for part in torch.split(x, 512)]
-            out = torch.cat([made.reshape(count, -1) for made, count in parts])
+            parts = [real_rows(one_output(model(p)), len(p)) for p in torch.split(x, 512)]
+            out = torch.cat([made.reshape(len(made), -1) for made in parts])
         y = torch.as_tensor(y).to(x).reshape(len(y), -1)
         if y.shape != out.shape:
             raise ShapeMismatch(

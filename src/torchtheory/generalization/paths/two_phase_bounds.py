@@ -33,14 +33,9 @@ from torchtheory.core.errors import (
 )
 from torchtheory.generalization.concentration import matrix_bernstein_radius
 from torchtheory.kernels.paths.deep_paths import path_features
-from torchtheory.kernels.paths.path_kernel import (
-    checked_inputs,
-    deep_path_kernel,
-    has_bias,
-    number_of_paths,
-    path_links,
-    path_norms,
-)
+from torchtheory.kernels.paths.layers import has_bias, path_links
+from torchtheory.kernels.paths.path_kernel import deep_path_kernel, number_of_paths, path_norms
+from torchtheory.kernels.paths.rules import checked_inputs
 
 
 @dataclass(frozen=True, slots=True)

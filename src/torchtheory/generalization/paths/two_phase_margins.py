@@ -35,7 +35,8 @@ from torchtheory.core.errors import (
 )
 from torchtheory.generalization.complexity.margin_bounds import margin_bound, ramp_loss
 from torchtheory.generalization.complexity.rademacher import sequence_deviations
-from torchtheory.kernels.paths.path_kernel import checked_inputs, deep_path_kernel
+from torchtheory.kernels.paths.path_kernel import deep_path_kernel
+from torchtheory.kernels.paths.rules import checked_inputs
 
 
 def feature_radius(gates: nn.Module, x: Tensor) -> float:

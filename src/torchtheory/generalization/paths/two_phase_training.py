@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import described, module_with_values
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
-from torchtheory.kernels.paths.path_kernel import (
+from torchtheory.kernels.paths.layers import (
     MAX_POOLS,
     NORMALIZATIONS,
     SLOPED,

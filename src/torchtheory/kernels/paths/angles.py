@@ -17,23 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.kernels.paths.path_kernel import (
-    CONVOLUTIONS,
-    MAX_POOLS,
-    NORMALIZATIONS,
-    PASSING,
-    REARRANGING,
-    SLOPED,
-    checked_inputs,
-    path_links,
-    path_norms,
-    selected_places,
-    slopes,
-    window_sums,
-)
+from torchtheory.kernels.paths.path_kernel import Squares, path_norms
+from torchtheory.kernels.paths.rules import PathNetwork, checked_inputs
 from torchtheory.models.model import evaluation_mode
 
 
@@ -76,47 +63,21 @@ def path_cosines(model: nn.Module, x: Tensor) -> PathAngles:
     return PathAngles(outputs, norms, path_norms(model, x.shape[1:]))
 
 
-def feature_norms(model: nn.Module, x: Tensor) -> Tensor:
-    r"""$\|z(x_i)\|_2$, `[n]`, by one pass.
+def feature_norms(model: nn.Module, x: Tensor, *, output: int = 0) -> Tensor:
+    r"""$\|z(x_i)\|_2$ of the paths into an output, `[n]`, by one pass.
 
     Squared inputs go through the network with all weights and biases 1 and squared slopes; a
-    max-pooling window passes on what it selects.
+    max-pooling window passes on what it selects. The outputs of a last dense layer have the same
+    paths but for their end.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> _ = [nn.init.ones_(p) for p in net.parameters()]
     >>> feature_norms(net, torch.tensor([[1.0, 2.0]])).square().round()  # 3 (1² + 2² + 1) + 1
     tensor([19.], dtype=torch.float64)
     """
-    links = path_links(model)
     x = checked_inputs(model, x, "x")
-    with torch.no_grad(), evaluation_mode(model):
-        value, squares = x, x.double().square()
-        for link in links:
-            after: Tensor = link.module(value)
-            squares = _onward(link.module, value, squares, after.shape)
-            value = after
-    # every output has the same paths but for their end
-    return squares.reshape(len(x), -1)[:, 0].sqrt()
-
-
-def _onward(module: nn.Module, value: Tensor, squares: Tensor, shape: torch.Size) -> Tensor:
-    """Squared features of the paths into the units of the next layer, summed."""
-    if isinstance(module, SLOPED):
-        return squares * slopes(module, value).square()
-    if isinstance(module, PASSING):
-        return squares
-    if isinstance(module, REARRANGING):
-        return squares.reshape(shape)
-    if isinstance(module, MAX_POOLS):
-        places = selected_places(module, value)
-        return squares.flatten(2).gather(2, places.flatten(2)).reshape(places.shape)
-    if isinstance(module, NORMALIZATIONS):
-        return squares + 1
-    if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
-        weight = torch.ones_like(module.weight, dtype=torch.float64)
-        bias = None if module.bias is None else torch.ones_like(module.bias, dtype=torch.float64)
-        if isinstance(module, nn.Linear):
-            return F.linear(squares, weight, bias)
-        onward: Tensor = module._conv_forward(squares, weight, bias)
-        return onward
-    return window_sums(module, squares)
+    with torch.no_grad():
+        network = PathNetwork(model, x)
+        start = network.samples(x)
+        found: Squares = network.carry(Squares(start, start.double().square()))
+    return found.sums.reshape(len(x), -1)[:, output].sqrt()

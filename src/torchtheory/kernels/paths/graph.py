@@ -8,38 +8,35 @@ f_k(x)=\sum_j\bar w_{k,j}\,\bar\sigma_j(x)\,\bar x_j ,
 $$
 
 of the product of the weights on the path, the product of the slopes of its units (0 or 1 for ReLU;
-1 for the input that a max-pooling window selects), and the input it starts from. Here the units
-are made the nodes of a graph and the paths are listed by searching it, so that skip connections
-need no rule of their own. Slopes and selections are read off derivatives. Networks too large for
-a list are met by `torchtheory.kernels.paths.path_kernel`. Source: Mathematical Aspects of Deep
-Learning, section 2.5.1, Eq. (2.1) and Table 2.1.
+1 for the input that a max-pooling window selects), and the input it starts from. Here every unit
+holds the list of its paths, and an operation makes the lists of its outputs out of those of its
+inputs. Networks too large for a list are met by `torchtheory.kernels.paths.path_kernel`. Source:
+Mathematical Aspects of Deep Learning, section 2.5.1, Eq. (2.1) and Table 2.1.
 """
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from typing import Any
 
-import networkx as nx
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType, UnsupportedModel
-from torchtheory.kernels.paths.path_kernel import (
-    CONVOLUTIONS,
-    MAX_POOLS,
-    PASSING,
-    REARRANGING,
-    SLOPED,
+from torchtheory.core.errors import InvalidInput, InvalidType
+from torchtheory.kernels.paths.path_kernel import number_of_paths, over_lanes, path_norms
+from torchtheory.kernels.paths.rules import (
+    Carried,
+    Choice,
+    PathNetwork,
+    Slope,
+    carried_in,
     checked_inputs,
-    path_links,
+    through,
 )
-from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.graph import GraphNetwork
-from torchtheory.tracing.chain import Link, as_chain
+from torchtheory.tracing.interpret import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +90,13 @@ def every_path(model: nn.Module, x: Tensor, *, output: int = 0, most: int = 20_0
     r"""List the paths to one output of a small network.
 
     Args:
-        model: a `GraphNetwork` (any graph, skip connections
-            included) whose vertices are dense layers and ReLU-like activations, or a chain that
-            `deep_path_kernel` takes.
+        model: a network that `deep_path_kernel` takes.
         x: inputs `[n, ...]`.
         output: which one.
         most: more paths than this are refused.
 
-    Time and memory are the number of paths times that of samples. At ties (a net input of 0, equal
-    maxima) the slope or selection is the one torch's derivative takes.
+    Time and memory are the number of paths times that of samples. At a net input of 0 the slope is
+    the left one; of equal maxima the first is selected.
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.ReLU(), nn.Linear(1, 1))
     >>> _ = net[0].weight.data.copy_(torch.tensor([[2.0, -3.0]]))
@@ -112,26 +107,30 @@ def every_path(model: nn.Module, x: Tensor, *, output: int = 0, most: int = 20_0
     """
     if isinstance(output, bool) or not isinstance(output, int):
         raise InvalidType(f"output is the number of an output, not {output!r}")
-    if not isinstance(model, GraphNetwork):
-        path_links(model)  # refuses what has no paths, with the reason
     x = checked_inputs(model, x, "x")
-    with evaluation_mode(model):
-        units = _Units(x)
-        ends = _of_graph(units, model, x) if isinstance(model, GraphNetwork) else _of_chain(
-            units, as_chain(model), x, units.inputs(x)
-        )  # fmt: skip
-    if not -len(ends) <= output < len(ends):
-        raise InvalidInput(f"the network has {len(ends)} outputs, and no output {output}")
-    return units.table(ends[output], most)
+    ends = listed(model, x, output=output, most=most)
+    found = ends[output]
+    names = found.names
+    if isinstance(model, GraphNetwork):
+        vertices = {id(model.vertex(v)): v for v in model.order if model.predecessors[v]}
+        holders = {n: vertices.get(id(m)) for n, m in model.named_modules()}
+        names = [tuple(_by_vertex(holders, unit) for unit in path) for path in names]
+    return PathTable(tuple(names), found.inputs, found.activity, found.weights)
+
+
+def _by_vertex(holders: Mapping[str, object], unit: str) -> str:
+    """The name of a unit by the vertex whose layer it is in."""
+    layer, _, place = unit.rpartition("[")
+    vertex = holders.get(layer.rpartition(".")[0])
+    return unit if vertex is None else f"{vertex}[{place}"
 
 
 def graph_path_norms(network: GraphNetwork, *, order: float = 2) -> Tensor:
     r"""$\|\bar w_k\|_p$ of a graph network, `[outputs]`: one forward pass.
 
-    The same graph with its weights to the power $p$, without nonlinearity, on the input of
-    ones; biases count as weights from a unit of value 1. For chains, convolutions and pools there
-    is `path_norms`.
+    `path_norms` of a network that knows the shape of its inputs.
 
+    >>> import networkx as nx
     >>> g = nx.DiGraph([("x", "h"), ("h", "y"), ("x", "y")])
     >>> net = GraphNetwork(g, generator=0)
     >>> for v, w, b in (("h", [2.0], 0.0), ("y", [3.0, 1.0], 0.5)):
@@ -142,185 +141,163 @@ def graph_path_norms(network: GraphNetwork, *, order: float = 2) -> Tensor:
     """
     if not isinstance(network, GraphNetwork):
         raise InvalidType(f"a GraphNetwork is needed, not {type(network).__name__}; see path_norms")
-    if not (order >= 1 and math.isfinite(order)):
-        raise InvalidInput(f"the order of a norm is a finite number >= 1, not {order!r}")
-    made = copy.deepcopy(network).double()
-    for name in made.vertices:
-        links = _dense_links(made.vertices[name], name)
-        dense = [link.module for link in links if isinstance(link.module, nn.Linear)]
-        made.vertices[name] = nn.Sequential(*dense)
-        for p in (p for layer in dense for p in layer.parameters()):
-            p.data = p.data.abs() ** order
-    device = next(made.parameters()).device
-    with torch.no_grad():
-        ones = torch.ones(1, made.features, dtype=torch.float64, device=device)
-        norms: Tensor = made(ones)[0] ** (1 / order)
-    return norms
+    return path_norms(network, (network.features,), order=order)
 
 
-# --------------------------------------------------------------------------- units and their graph
+# ------------------------------------------------------------------------------ lists of all paths
 
 BIAS = "1"
 
 
-class _Units:
-    """A growing graph of units: edges carry a weight and a gate `[n]`, nodes a slope `[n]`."""
+@dataclass(frozen=True, slots=True)
+class UnitPaths:
+    """The paths into a unit: names of the units on them, start, activity and weight of each."""
 
-    def __init__(self, x: Tensor) -> None:
-        self.one = torch.ones(len(x), dtype=torch.float64, device=x.device)
-        self.graph = nx.DiGraph()
-        self.graph.add_node(BIAS, slope=self.one, value=self.one)
+    names: list[tuple[str, ...]]
+    inputs: Tensor
+    activity: Tensor
+    weights: Tensor
 
-    def inputs(self, x: Tensor) -> list[str]:
-        names = [f"x[{i}]" for i in range(x[0].numel())]
-        for name, value in zip(names, x.flatten(1).double().unbind(1), strict=True):
-            self.graph.add_node(name, slope=self.one, value=value)
-        return names
 
-    def add(self, names: Sequence[str]) -> None:
-        self.graph.add_nodes_from(names, slope=self.one)
-
-    def connect(self, source: str, target: str, weight: float, gate: Tensor | None = None) -> None:
-        self.graph.add_edge(source, target, weight=weight, gate=gate)
-
-    def multiply(self, name: str, slope: Tensor) -> None:
-        self.graph.nodes[name]["slope"] = self.graph.nodes[name]["slope"] * slope
-
-    def table(self, end: str, most: int) -> PathTable:
-        nodes, edges = self.graph.nodes, self.graph.edges
-        starts = [v for v in self.graph if "value" in nodes[v]]
-        count = self._count(end)
+def listed(model: nn.Module, x: Tensor, *, output: int, most: int) -> list[UnitPaths]:
+    """The paths into every output, for inputs that were checked."""
+    with torch.no_grad():
+        network = PathNetwork(model, x)
+        count = number_of_paths(model, x.shape[1:], output=0)
         if count > most:
-            raise InvalidInput(f"there are {count} paths, more than most={most}; use path_norms")
-        found = [p for s in starts for p in nx.all_simple_paths(self.graph, s, end)]
-        inputs, activity, weights = [], [], []
-        for path in found:
-            weight, active = 1.0, self.one
-            for u, v in pairwise(path):
-                weight *= edges[u, v]["weight"]
-                gate = edges[u, v]["gate"]
-                active = active * nodes[v]["slope"] * (1.0 if gate is None else gate)
-            inputs.append(nodes[path[0]]["value"])
-            activity.append(active)
-            weights.append(weight)
-        return PathTable(
-            tuple(tuple(p) for p in found),
-            torch.stack(inputs, 1),
-            torch.stack(activity, 1),
-            torch.tensor(weights, dtype=torch.float64, device=self.one.device),
+            raise InvalidInput(
+                f"there are {count:.6g} paths, more than most={most}; use deep_path_kernel and "
+                "path_norms, which need none of them"
+            )
+        start = network.samples(x)
+        one = torch.ones(len(x), 1, dtype=torch.float64, device=x.device)
+        columns = x.flatten(1).double().mT.unsqueeze(2)
+        units = [UnitPaths([(f"x[{i}]",)], v, one, one[0]) for i, v in enumerate(columns)]
+        ends: Listed = network.carry(Listed(start, units))
+    if not -len(ends.units) <= output < len(ends.units):
+        raise InvalidInput(f"the network has {len(ends.units)} outputs, and no output {output}")
+    return ends.units
+
+
+class Listed(Carried):
+    """The paths into every unit of a value, and the values `[n, ...]` there."""
+
+    def __init__(self, values: Tensor, units: list[UnitPaths]) -> None:
+        self.values, self.units = values, units
+
+    def _made(self, values: Tensor, units: list[UnitPaths]) -> Listed:
+        made = Listed(values, units)
+        made.network = self.network
+        return made
+
+    def _through(self, call: Call, power: float | None, dtype: torch.dtype) -> tuple[Any, Any]:
+        """Bias `[out]` and matrix `[out, in]` of every result, with their powers."""
+        carried = carried_in(call)
+
+        def run(get: Callable[[Any], Tensor]) -> tuple[Tensor, ...]:
+            made = through(call, get, power)
+            return tuple(made) if isinstance(made, tuple | list) else (made,)
+
+        zeros = {id(c): torch.zeros_like(c.values[0], dtype=dtype) for c in carried}
+        shifts = [t.flatten() for t in run(lambda c: zeros[id(c)])]
+        parts: list[list[Tensor]] = [[] for _ in shifts]
+        for own in carried:
+            basis = torch.eye(len(own.units), dtype=dtype, device=own.values.device)
+            basis = basis.reshape(-1, *own.values.shape[1:])
+            at = partial(_one_of, own, zeros)
+            images = torch.vmap(lambda e, at=at: run(partial(at, e)))(basis)
+            for part, image, shift in zip(parts, images, shifts, strict=True):
+                part.append((image.flatten(1) - shift).mT)
+        return [s.double() for s in shifts], [torch.cat(p, 1).double() for p in parts]
+
+    def linear(self, call: Call) -> Any:
+        values = over_lanes(call, lambda c: c.values, lambda get: through(call, get, None))
+        before = [u for c in carried_in(call) for u in c.units]
+        shifts, matrices = self._through(call, None, self.values.dtype)
+        starts, supports = self._through(call, 0, torch.float64)
+        passing = call.kind in ("moves", "selects", "joins")
+        label = _label(call)
+        several = isinstance(values, tuple | list)
+        made = []
+        for k, (shift, matrix, start, support) in enumerate(
+            zip(shifts, matrices, starts, supports, strict=True)
+        ):
+            units = []
+            for i in range(len(shift)):
+                sources = (support[i] != 0).nonzero().flatten().tolist()
+                if passing and len(sources) == 1 and not start[i]:
+                    units.append(before[sources[0]])
+                    continue
+                paths = [_onward(before[j], weight=matrix[i, j]) for j in sources]
+                if start[i]:
+                    paths.append(self._bias(shift[i]))
+                units.append(self._ending(paths, f"{label}[{i}]"))
+            made.append(self._made(values[k] if several else values, units))
+        return type(values)(made) if several else made[0]
+
+    def sloped(self, call: Call, slope: Slope) -> Any:
+        factor = over_lanes(call, lambda c: c.values, slope)
+        gates = factor.flatten(1).unbind(1)
+        units = [_onward(u, gate=gate) for u, gate in zip(self.units, gates, strict=True)]
+        return self._made(self.values * factor.to(self.values), units)
+
+    def choice(self, call: Call, choice: Choice) -> Any:
+        carried = carried_in(call)
+        before = [u for c in carried for u in c.units]
+        numbers, count = {}, 2.0  # 0 is nothing, 1 is a constant
+        for c in carried:
+            shape = c.values.shape[1:]
+            numbers[id(c)] = torch.arange(count, count + len(c.units)).double().reshape(shape)
+            count += len(c.units)
+        sources = choice.candidates(lambda c: numbers[id(c)], 0.0).flatten(0, -2).long()
+        constants = choice.candidates(lambda c: 0 * numbers[id(c)], None).flatten(0, -2)
+        chosen = over_lanes(call, lambda c: c.values, choice.chosen)
+        values = over_lanes(call, lambda c: c.values, lambda get: torch.gather(
+            choice.candidates(get, None), -1, choice.chosen(get).unsqueeze(-1)).squeeze(-1)
+        ).to(self.values)  # fmt: skip
+        label, units = _label(call), []
+        for i, gates in enumerate(chosen.flatten(1).unbind(1)):
+            paths = []
+            for k, source in enumerate(sources[i].tolist()):
+                gate = (gates == k).double()
+                if source > 1:
+                    paths.append(_onward(before[source - 2], gate=gate))
+                elif source == 1:
+                    paths.append(_onward(self._bias(constants[i, k]), gate=gate))
+            units.append(self._ending(paths, f"{label}[{i}]"))
+        return self._made(values, units)
+
+    def _bias(self, weight: Tensor) -> UnitPaths:
+        one = torch.ones(len(self.values), 1, dtype=torch.float64, device=self.values.device)
+        return UnitPaths([(BIAS,)], one, one, weight.double().reshape(1))
+
+    def _ending(self, paths: Sequence[UnitPaths], name: str) -> UnitPaths:
+        """All paths of some units, one unit longer."""
+        if not paths:
+            none = torch.zeros(len(self.values), 0, dtype=torch.float64, device=self.values.device)
+            return UnitPaths([], none, none, none[:1].flatten())
+        return UnitPaths(
+            [(*path, name) for u in paths for path in u.names],
+            torch.cat([u.inputs for u in paths], 1),
+            torch.cat([u.activity for u in paths], 1),
+            torch.cat([u.weights for u in paths]),
         )
 
-    def _count(self, end: str) -> int:
-        """How many paths there are, without listing them."""
-        paths: dict[str, int] = {}
-        for v in nx.topological_sort(self.graph):
-            before = sum(paths[u] for u in self.graph.predecessors(v))
-            paths[v] = before + (1 if "value" in self.graph.nodes[v] else 0)
-        return paths[end]
+
+def _one_of(own: Carried, others: dict[int, Tensor], e: Tensor, asked: Carried) -> Tensor:
+    return e if asked is own else others[id(asked)]
 
 
-def _of_chain(units: _Units, links: Sequence[Link], x: Tensor, names: list[str]) -> list[str]:
-    """Send units through a chain of layers; their names after it."""
-    value = x
-    for link in links:
-        module = link.module
-        if isinstance(module, SLOPED):
-            for name, slope in zip(names, _derivative(module, value).unbind(1), strict=True):
-                units.multiply(name, slope)
-        elif isinstance(module, MAX_POOLS):
-            names = _pooled(units, link, value, names)
-        elif not isinstance(module, PASSING + REARRANGING):
-            names = _weighted(units, link, value, names)
-        value = module(value).detach()
-    return names
+def _onward(
+    unit: UnitPaths, *, weight: Tensor | None = None, gate: Tensor | None = None
+) -> UnitPaths:
+    weights = unit.weights if weight is None else unit.weights * weight
+    activity = unit.activity if gate is None else unit.activity * gate.unsqueeze(1)
+    return UnitPaths(unit.names, unit.inputs, activity, weights)
 
 
-def _of_graph(units: _Units, network: GraphNetwork, x: Tensor) -> list[str]:
-    values = {v: h.detach() for v, h in network.values(x).items()}
-    dealt = iter(units.inputs(x))
-    names = {v: [next(dealt) for _ in range(network.widths[v])] for v in network.inputs}
-    for v in network.order:
-        before = network.predecessors[v]
-        if not before:
-            continue
-        links = _dense_links(network.vertex(v), str(v))
-        joined = torch.cat([values[u] for u in before], 1)
-        links = [Link(f"{v}" if isinstance(k.module, nn.Linear) else "", k.module) for k in links]
-        names[v] = _of_chain(units, links, joined, [n for u in before for n in names[u]])
-    return [n for v in network.outputs for n in names[v]]
-
-
-def _dense_links(module: nn.Module, vertex: str) -> list[Link]:
-    links = as_chain(module)
-    dense = sum(isinstance(link.module, nn.Linear) for link in links)
-    if dense != 1 or not all(isinstance(k.module, (nn.Linear, *SLOPED, *PASSING)) for k in links):
-        raise UnsupportedModel(
-            f"vertex {vertex} is not one dense layer followed by ReLU, leaky ReLU or nothing"
-        )
-    return links
-
-
-def _weighted(units: _Units, link: Link, value: Tensor, before: list[str]) -> list[str]:
-    """A layer of weights: every connection counts, also where its weight is 0."""
-    module = link.module
-    zero = torch.zeros_like(value[:1])
-    matrix = _matrix(module, zero)
-    connected = matrix != 0
-    if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
-        ones = copy.deepcopy(module)
-        ones.weight.data = torch.ones_like(ones.weight.data)
-        connected = _matrix(ones, zero) != 0
-    shift = module(zero).detach().flatten().tolist()
-    names = [f"{link.name}[{i}]" for i in range(len(matrix))]
-    units.add(names)
-    biased = getattr(module, "bias", None) is not None or hasattr(module, "running_mean")
-    for i, name in enumerate(names):
-        for j in connected[i].nonzero().flatten().tolist():
-            units.connect(before[j], name, float(matrix[i, j]))
-        if biased:
-            units.connect(BIAS, name, shift[i])
-    return names
-
-
-def _pooled(units: _Units, link: Link, value: Tensor, before: list[str]) -> list[str]:
-    """A layer of maxima: every input of a window is connected, one of them has the gate open."""
-    gates = _gates(link.module, value)
-    places = torch.arange(value[0].numel(), dtype=value.dtype, device=value.device)
-    shape = value.shape[1:]
-    reach = []
-    for place in range(value[0].numel()):  # the only large entry is the maximum where it is seen
-        seen: Tensor = link.module((places == place).to(value).reshape(1, *shape)) > 0
-        reach.append(seen.flatten())
-    connected = torch.stack(reach, 1)
-    names = [f"{link.name}[{i}]" for i in range(len(connected))]
-    units.add(names)
-    for i, name in enumerate(names):
-        for j in connected[i].nonzero().flatten().tolist():
-            units.connect(before[j], name, 1.0, gates[:, i, j])
-    return names
-
-
-def _matrix(layer: nn.Module, zero: Tensor) -> Tensor:
-    """Matrix `[out, in]` of an affine layer."""
-    basis = torch.eye(zero.numel(), dtype=zero.dtype, device=zero.device)
-    images: Tensor = layer(basis.reshape(-1, *zero.shape[1:])) - layer(zero)
-    return images.detach().flatten(1).mT.double()
-
-
-def _gates(pool: nn.Module, value: Tensor) -> Tensor:
-    """Derivative `[n, out, in]` of a pool at every input: 1 at what a window selects."""
-    with torch.enable_grad():
-        at = value.detach().clone().requires_grad_()
-        rows = [
-            torch.autograd.grad(window.sum(), at, retain_graph=True)[0].flatten(1)
-            for window in pool(at).flatten(1).unbind(1)
-        ]
-    return torch.stack(rows, 1).double()
-
-
-def _derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """Slopes `[n, units]` of a function of each entry."""
-    with torch.enable_grad():
-        at = at.detach().clone().requires_grad_()
-        (slope,) = torch.autograd.grad(function(at).sum(), at)
-    return slope.flatten(1).double()
+def _label(call: Call) -> str:
+    """The layer, or the operation where it is not the layer's own."""
+    op = call.operation
+    own = op.layer_kind.lower().startswith(op.name.split("_")[0].rstrip("123d")[:4])
+    return op.layer if op.layer and own else f"{op.name}_{op.number}"

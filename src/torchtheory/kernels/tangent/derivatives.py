@@ -147,7 +147,7 @@ class Differentiable:
         only: Sequence[str] | None = None,
     ) -> None:
         self.function, self.point = _function_and_point(model, parameters)
-        self.names = followed_names(model, self.point, only)
+        self.names = followed_names(self.function, self.point, only)
         self._description = repr(model) if isinstance(model, nn.Module) else ""
         _refuse_unusable(x, "the inputs")
         with global_randomness_kept():
@@ -345,10 +345,10 @@ class Derivatives(Differentiable):
         basis = self.basis(slice(None))
         try:
             made = self._derivatives(x[:1], basis)
-            wrong = self._differing(gradient, self._totals(made, 0, cotangent))
+            wrong = self._differing(gradient, self._totals(made, [0], cotangent[None]))
             if wrong:  # the uses, or vmap over the outputs, which a loop would tell
                 plain = self._derivatives(x[:1], basis, len(_WAYS) - 1)
-                truly = self._differing(gradient, self._totals(plain, 0, cotangent))
+                truly = self._differing(gradient, self._totals(plain, [0], cotangent[None]))
                 if truly != wrong:
                     self._way, made, wrong = self._way + 1, plain, truly
         except PathsDiffer as differ:  # a function of the user's that torch.func runs elsewhere
@@ -358,31 +358,39 @@ class Derivatives(Differentiable):
         self.sizes = [measure(g, self.uses, inputs, [v[:, :1] for v in grads]) for g in self.groups]
         return {name for name in wrong if name not in self.whole}
 
-    def _totals(self, made: _Made, sample: int, along: Tensor) -> dict[str, Tensor]:
-        """The gradient of a combination of one sample's outputs, from derivatives of them all."""
+    def _totals(self, made: _Made, rows: list[int], along: Tensor) -> dict[str, Tensor]:
+        """The gradient of a combination `[rows, C]` of some samples' outputs, from their own."""
         inputs, grads, jacobians = made
-        totals = {k: along @ j[sample] for k, j in zip(self.whole, jacobians, strict=True)}
+        totals = {
+            k: torch.tensordot(along, j[rows], 2)
+            for k, j in zip(self.whole, jacobians, strict=True)
+        }
         for index, use in enumerate(self.uses):
-            given = inputs[index][sample : sample + 1]
-            slope = torch.tensordot(along, grads[index][sample], 1)[None, None]
+            slopes = grads[index][rows]
+            slope = torch.bmm(along[:, None], slopes.reshape(*along.shape, -1))
+            slope = slope.reshape(len(rows), 1, *slopes.shape[2:])
             for part, role in use.roles():
-                added = use.jacobian(part, given, slope).reshape(-1)
+                added = use.jacobian(part, inputs[index][rows], slope).sum(0).reshape(-1)
                 totals[role.name] = totals[role.name] + added if role.name in totals else added
         return totals
 
     def _differing(self, gradient: dict[str, Tensor | None], totals: dict[str, Tensor]) -> set[str]:
         """Names of the parameters whose gradient is another in `totals`."""
         unit = torch.finfo(self.dtype).eps
-        scale = max((float(g.norm()) for g in gradient.values() if g is not None), default=0.0)
-        wrong = set()
-        for name, total in totals.items():
-            exact = gradient[name]
-            exact = torch.zeros_like(total) if exact is None else exact.reshape(-1)
+        exact = {k: g.reshape(-1) for k, g in gradient.items() if g is not None}
+        off = [total - exact[k] if k in exact else total for k, total in totals.items()]
+        if not off:
+            return set()
+        # all at once: one by one would take longer than the gradients of a small network
+        lengths = torch.stack(torch._foreach_norm([*exact.values(), *off])).tolist()
+        sizes = dict(zip(exact, lengths, strict=False))
+        scale = max(sizes.values(), default=0.0)
+        return {
+            name
+            for name, distance in zip(totals, lengths[len(exact) :], strict=True)
             # the second term: gradients that vanish but for rounding
-            allowed = unit**0.5 * float(exact.norm()) + 1e3 * unit * scale
-            if not float((total - exact).norm()) <= allowed:
-                wrong.add(name)
-        return wrong
+            if not distance <= unit**0.5 * sizes.get(name, 0.0) + 1e3 * unit * scale
+        }
 
     @property
     def bytes_by_output(self) -> int:
@@ -418,18 +426,28 @@ class Derivatives(Differentiable):
         sizes = len(x), len(basis)
         if self._way == len(_WAYS) - 1 or sizes in self._right_at:
             return True
-        along = self._random_numbers(len(basis))
+        rows = looked_at(len(x))
+        along = self._random_numbers(len(rows) * len(basis)).reshape(len(rows), -1)
+        exact = self._gradient(x[rows], (along @ basis).reshape(-1))
+        right = not self._differing(exact, self._totals(made, rows, along))
+        if right or self._right_at_most(made, x, basis, rows, along):
+            self._right_at.add(sizes)
+            return True
+        return False
+
+    def _right_at_most(
+        self, made: _Made, x: Tensor, basis: Tensor, rows: list[int], along: Tensor
+    ) -> bool:
+        """The same where they differ together, for which one at a kink may be the reason."""
         seen = Agreement()
-        for k in looked_at(len(x)):
-            exact = self._gradient(x[k : k + 1], along @ basis)
-            totals = self._totals(made, k, along)
+        for k, row in enumerate(rows):
+            exact = self._gradient(x[row : row + 1], along[k] @ basis)
+            totals = self._totals(made, [row], along[k : k + 1])
             differing = self._differing(exact, totals)
             for name, total in totals.items():
                 seen.add(name, total, agrees=name not in differing)
             if seen.decided:
                 break
-        if seen.right:
-            self._right_at.add(sizes)
         return seen.right
 
     def _derivatives(self, x: Tensor, basis: Tensor, way: int | None = None) -> _Made:

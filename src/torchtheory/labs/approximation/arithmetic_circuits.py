@@ -18,7 +18,6 @@ from torchtheory.approximation.depth.arithmetic_circuits import (
     random_deep_circuit,
     shallow_from_tensor,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 #: places and features
@@ -29,24 +28,23 @@ SIZES: tuple[tuple[int, int], ...] = ((2, 3), (4, 2), (4, 3), (4, 5), (8, 2))
     "arithmetic-circuits",
     room="approximation",
     covers=["X-78"],
-    title="A random deep arithmetic circuit has rank r^(m/2); a shallow one needs a term for each",
+    title="A random deep arithmetic circuit has rank $r^{m/2}$; a shallow one needs a term for each",
     full={"draws": 40, "sweeps": 400},
+    least={"draws": 2, "sweeps": 1},
 )
 def arithmetic_circuits(run: Run, draws: int = 4, sweeps: int = 30) -> None:
     r"""Deep circuits are drawn, their coefficients written out, and matched by shallow ones.
 
     The scores of a circuit are those of its coefficient tensor. As a matrix of odd against even
     places, the tensor of a shallow circuit with Z terms has rank at most Z; that of every deep
-    circuit drawn has rank r^(m/2), so that a shallow circuit needs as many terms. With fewer,
-    least squares stays above the bound of Eckart and Young, which is not zero. r^(m-1) terms
+    circuit drawn has rank $r^{m/2}$, so that a shallow circuit needs as many terms. With fewer,
+    least squares stays above the bound of Eckart and Young, which is not zero. $r^{m-1}$ terms
     always do. Look at the error against the number of terms, and at the table of sizes.
 
     Args:
         draws: random deep circuits of each kind and size.
         sweeps: of alternating least squares over the factors of a shallow circuit.
     """
-    whole_number(draws, "draws", least=2)
-    whole_number(sweeps, "sweeps", least=1)
     scores(run)
     ranks(run, draws)
     universal(run)
@@ -135,7 +133,7 @@ def ranks(run: Run, draws: int) -> None:
     says.fails("odd against even places", found, promised=last)
     run.table(
         "ranks",
-        ["places", "features", "shared", "r^(m/2)", "rank, odd-even", "rank, halves"],
+        ["places", "features", "shared", "$r^{m/2}$", "rank, odd-even", "rank, halves"],
         rows,
         caption="Random deep circuits: exact ranks of odd against even places",
     )
@@ -184,7 +182,7 @@ def fewer_terms(run: Run, sweeps: int) -> tuple[list[int], list[float], list[flo
         "X-78", r"Z<r^{m/2}: \text{ the distance that no circuit of } Z \text{ terms goes below is not 0}"
     )
     says.above(floors[: whole - 1], 1e-12, loose="a distance is compared with 0")
-    says.fails("Z = r^(m/2)", floors[-1])
+    says.fails("Z = $r^{m/2}$", floors[-1])
     return count, errors, floors
 
 

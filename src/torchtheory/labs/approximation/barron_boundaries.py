@@ -12,7 +12,6 @@ from torchtheory.approximation.barron.boundaries import barron_classifier
 from torchtheory.approximation.barron.random_steps import MeanOfSteps
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, fit_slope, lab, mean_interval
 
 COUNTS = (16, 64, 256, 1024)
@@ -26,15 +25,16 @@ DENSITY = 1 / (HIGH - LOW)
     "barron-boundaries",
     room="approximation",
     covers=["A-104", "A-107"],
-    title="Two classes with a Barron boundary: mistakes fall with n^(-1/2) in 2, 5 and 10 dimensions",
+    title="Two classes with a Barron boundary: mistakes fall with $n^{-1/2}$ in 2, 5 and 10 dimensions",
     full={"seeds": 100, "points": 1000},
+    least={"seeds": 50, "points": 50},
 )
 def barron_boundaries(run: Run, seeds: int = 64, points: int = 200) -> None:
     """Points above and below the graph of a function with a finite Barron constant.
 
     A network of random steps for the graph makes a classifier whose mistakes lie between the two
     graphs: their share is the mean distance of the graphs, times the density of the last coordinate.
-    It falls with n^(-1/2) for Gaussian boundaries of equal constants in 2, 5 and 10 dimensions, and
+    It falls with $n^{-1/2}$ for Gaussian boundaries of equal constants in 2, 5 and 10 dimensions, and
     the constant of the bound is nearly met by two slow waves that cancel. The same for a boundary
     that is a mean of random half-spaces. Where points crowd at the boundary, so that there is no
     density, the rate is lost.
@@ -43,8 +43,6 @@ def barron_boundaries(run: Run, seeds: int = 64, points: int = 200) -> None:
         seeds: random networks per size.
         points: random points at which the distance of two graphs is measured.
     """
-    whole_number(seeds, "seeds", least=16)
-    whole_number(points, "points", least=50)
     found = {d: shares(run, d, seeds, points) for d in DIMENSIONS}
     crowded = {d: [[distance ** (1 / 3) / 2 for distance in row] for row in found[d][1]] for d in DIMENSIONS}
     for d in DIMENSIONS:

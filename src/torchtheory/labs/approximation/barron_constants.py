@@ -19,7 +19,6 @@ from torchtheory.approximation.barron.constants import (
 )
 from torchtheory.approximation.barron.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, fit_slope, lab
 from torchtheory.primer.function_spaces import fourier_transform
 
@@ -34,6 +33,7 @@ CONFIDENCE = 1 - 1e-8  # of the sampled claims: they fail by chance once in a hu
     title="Barron's constant by formula, quadrature, FFT and sampling; kinks make it infinite",
     errata=["gaussian-density-positive-exponent", "barron-constant-without-modulus"],
     full={"draws": 400_000, "points": 4096},
+    least={"draws": 1_000, "points": 256},
 )
 def barron_constants_lab(run: Run, draws: int = 20_000, points: int = 1024) -> None:
     """The transform on a grid meets closed forms, and the first moment of the magnitudes follows.
@@ -49,8 +49,6 @@ def barron_constants_lab(run: Run, draws: int = 20_000, points: int = 1024) -> N
         draws: random frequencies for integrals by Monte Carlo.
         points: of the grid of the fast transform.
     """
-    whole_number(draws, "draws", least=1000)
-    whole_number(points, "points", least=256)
     transforms(run, points)
     convolutions(run)
     closed_forms(run)

@@ -19,7 +19,6 @@ from torchtheory.approximation.barron.sampled_networks import (
     units_for_error,
 )
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.interpolation.bias_variance import BiasVariance, decompose_predictions
 from torchtheory.generalization.learning.width_choice import approximation_bound
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
@@ -63,6 +62,7 @@ class Curve:
     title="Networks drawn from a function's frequencies err by at most (2rC)²/k in any dimension",
     errata=["sample-sum-without-average", "relu-satisfies-assumption-one"],
     full={"seeds": 60, "points": 1000},
+    least={"seeds": 20, "points": 50},
 )
 def barron_networks_lab(run: Run, seeds: int = 50, points: int = 50) -> None:
     """For a target with known frequencies, the proof is run: k steps are drawn, the network built.
@@ -78,8 +78,6 @@ def barron_networks_lab(run: Run, seeds: int = 50, points: int = 50) -> None:
         seeds: random networks per size.
         points: random points of the ball at which errors are measured.
     """
-    whole_number(seeds, "seeds", least=20)
-    whole_number(points, "points", least=50)
     gaussians = {d: curve(run, gaussian_of(d), seeds, points) for d in DIMENSIONS}
     waves = {d: curve(run, waves_of(run, d), seeds, points) for d in DIMENSIONS}
     # more draws: the interval of a biased slope must not reach -1
@@ -94,7 +92,7 @@ def barron_networks_lab(run: Run, seeds: int = 50, points: int = 50) -> None:
     activations(run)
     run.table(
         "rate",
-        ["target", "d", "C_f", "slope", "slope from", "to", "k × error", "(2rC)²"],
+        ["target", "d", "$C_f$", "slope", "slope from", "to", "k × error", "(2rC)²"],
         [
             [
                 name,
@@ -241,7 +239,7 @@ def construction(run: Run, seeds: int) -> None:
     says.at_most(wide, [2 * target.barron_constant, 2 * gaussian_of(5).barron_constant])
     says.fails("the inner weights in place of the outer ones", [inner_sum(n.model) for n in nets[:2]])
     run.note(
-        "The slides print the condition for the inner weights w_i. For steps it is empty rather "
+        "The slides print the condition for the inner weights $w_i$. For steps it is empty rather "
         "than false, as 1[w·x > b] does not change when w and b are scaled; what the proof bounds "
         "are the outer weights."
     )
@@ -396,7 +394,7 @@ def integrated_error(run: Run, trainings: int, points: int) -> None:
         "S-35", r"\text{labels raised by }2\text{ raise }G=\textstyle\sum_ia_i\sigma(w_i^\top x+b_i)+a_0\text{ by }2"
     )
     says.equal(predictions(lifted) - predictions(noise[:3]), 2.0, 1e-6)
-    says.fails("no offset a_0", predictions(lifted, offset=False) - predictions(noise[:3], offset=False))
+    says.fails("no offset $a_0$", predictions(lifted, offset=False) - predictions(noise[:3], offset=False))
 
 
 def activations(run: Run) -> None:

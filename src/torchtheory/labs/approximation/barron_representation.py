@@ -15,7 +15,6 @@ from torchtheory.approximation.barron.sampled_networks import (
     total_variation,
 )
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, lab, mean_interval
 
 WIDTH, CENTER = 0.6, 0.4
@@ -28,6 +27,7 @@ WIDTH, CENTER = 0.6, 0.4
     title="A smooth function is an infinitely wide network, of cosines or, on a ball, of steps",
     errata=["gradient-of-the-transform"],
     full={"offsets": 1000, "draws": 400_000},
+    least={"offsets": 50, "draws": 1_000},
 )
 def infinite_width_lab(run: Run, offsets: int = 400, draws: int = 20_000) -> None:
     """The two integrals of the representation theorem against the function they should give.
@@ -41,8 +41,6 @@ def infinite_width_lab(run: Run, offsets: int = 400, draws: int = 20_000) -> Non
         offsets: cells of the integral over offsets of steps.
         draws: random steps in two dimensions.
     """
-    whole_number(offsets, "offsets", least=50)
-    whole_number(draws, "draws", least=1000)
     x = torch.linspace(-1, 1, 21, dtype=torch.float64)
     w = torch.linspace(-14, 14, 281, dtype=torch.float64)
     bump = GaussianBump(1, WIDTH, center=[CENTER])

@@ -10,7 +10,6 @@ import torch
 from torchtheory.approximation.barron.sampled_networks import barron_network, draw_steps
 from torchtheory.approximation.barron.spectra import PlaneWaves
 from torchtheory.approximation.barron.uniform import SupOverSets, additive_extremes, additive_sup_error, additive_waves
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, fit_slope, lab, mean_interval
 
 COUNTS = (1024, 4096, 16384)
@@ -23,24 +22,23 @@ IDS = ["L-101", "A-104"]
     "barron-sup-norm",
     room="approximation",
     covers=["L-101", "A-104"],
-    title="Barron's theorem in the sup norm: n^(-1/2), times √d on a cube and d^(1/4) on a ball",
+    title="Barron's theorem in the sup norm: $n^{-1/2}$, times √d on a cube and $d^{1/4}$ on a ball",
     full={"seeds": 80, "parts": 512},
+    least={"seeds": 8, "parts": 32},
 )
 def barron_sup_norm(run: Run, seeds: int = 16, parts: int = 192) -> None:
     """The largest error of a network of random steps, exactly, for sums of waves along the axes.
 
     All targets have Barron's constant 1, in 1 to 32 dimensions. The largest error falls with
-    n^(-1/2), as the mean squared one does. The theorem allows it to grow with √d at equal
+    $n^{-1/2}$, as the mean squared one does. The theorem allows it to grow with √d at equal
     constants: on the cube, where every coordinate may be at its worst at once, it does; on the ball
-    the coordinates share one radius, and what is found is d^(1/4). Drawn for the unit ball, a network
+    the coordinates share one radius, and what is found is $d^{1/4}$. Drawn for the unit ball, a network
     knows nothing of a larger one: there the error stays.
 
     Args:
         seeds: random networks per size.
         parts: of the squared radius, which coordinates share in whole parts where the set is the ball.
     """
-    whole_number(seeds, "seeds", least=8)
-    whole_number(parts, "parts", least=32)
     agrees(run)
     found = {
         d: [[one(run, additive_waves(d), n, parts) for n in COUNTS] for _ in range(seeds)] for d in (1, *DIMENSIONS)
@@ -61,7 +59,7 @@ def barron_sup_norm(run: Run, seeds: int = 16, parts: int = 192) -> None:
         },
         axes=("dimension $d$", r"$\sqrt{n}\,\mathbb{E}\,\sup(f_n-f)/C_f$"),
         log="xy",
-        caption=f"n = {COUNTS[-1]} steps; dashed: √d and d^(1/4) from the values in four dimensions on.",
+        caption=f"n = {COUNTS[-1]} steps; dashed: √d and $d^{{1/4}}$ from the values in four dimensions on.",
     )
     run.table(
         "errors",

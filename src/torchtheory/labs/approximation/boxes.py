@@ -27,7 +27,6 @@ from torchtheory.approximation.piecewise.boxes import (
     wall_distance,
 )
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.nets.activations.table import activation
 from torchtheory.nets.feedforward import affine_layers
@@ -52,9 +51,11 @@ def length(x: Tensor) -> Tensor:
     "box-networks",
     room="approximation",
     covers=["L-072", "L-073", "L-074", "L-075", "L-076"],
-    title="ReLU boxes approximate every continuous function, and there are (ρ/2ε)^d of them",
+    title="ReLU boxes approximate every continuous function, and there are $(ρ/2ε)^d$ of them",
     errata=["cells-of-side-delta", "box-of-thresholds", "mean-error-on-large-cube"],
     full={"samples": 200_000, "finest": 0.05},
+    least={"samples": 100, "finest": 0.03},
+    most={"finest": 0.45},
 )
 def box_networks(run: Run, samples: int = 4000, finest: float = 0.15) -> None:
     """The folklore construction in one to three dimensions, every weight written down.
@@ -64,7 +65,6 @@ def box_networks(run: Run, samples: int = 4000, finest: float = 0.15) -> None:
     from `samples` random points, for errors ε down to `finest`. Look at the walls between the
     cells, which make the sup error as large as the values, and at the number of boxes.
     """
-    whole_number(samples, "samples", least=100)
     constants(run)
     bump(run)
     boxes(run, samples)

@@ -11,7 +11,6 @@ from torchtheory.approximation.barron.caratheodory import PrunedNetwork, few_ter
 from torchtheory.approximation.barron.maurey import maurey_average, maurey_error
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.nets.feedforward import affine_layers
 
@@ -25,6 +24,8 @@ TERMS = (1, 2, 5, 10, 20, 50, 100)
     title="k of many elements stand for all within C/√k, so one percent of a wide layer may do",
     errata=["caratheodory-mass-twice"],
     full={"widths": (200, 1000, 5000, 20_000, 50_000), "draws": 4000},
+    least={"draws": 30, "widths": 100},
+    items={"widths": 3},
 )
 def caratheodory_pruning(run: Run, widths: tuple[int, ...] = (200, 1000, 5000, 10_000), draws: int = 300) -> None:
     """Terms of a mixture are chosen at random and one by one; then units of wide ReLU layers.
@@ -38,9 +39,6 @@ def caratheodory_pruning(run: Run, widths: tuple[int, ...] = (200, 1000, 5000, 1
     Args:
         draws: random choices of terms.
     """
-    whole_number(draws, "draws", least=30)
-    for n in widths:
-        whole_number(n, "widths", least=100)
     lemma(run, draws)
     rows = [[n, *pruned(run, n)] for n in widths]
     proposition(run, rows)

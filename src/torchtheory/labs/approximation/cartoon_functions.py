@@ -23,7 +23,6 @@ from torchtheory.approximation.dictionaries.cartoon_networks import (
 )
 from torchtheory.approximation.dictionaries.cartoons import Cartoon, Waves, cartoon
 from torchtheory.approximation.dictionaries.shearlets import shearlet_frame
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 
 
@@ -45,16 +44,17 @@ class Curves(NamedTuple):
     covers=["X-40", "X-44", "X-48"],
     title="Cartoons: Fourier needs M⁻¹ᐟ⁴, wavelets M⁻¹ᐟ², networks M⁻¹",
     full={"resolution": 1024, "cartoons": 16, "doublings": 4},
+    least={"cartoons": 2, "resolution": 128, "doublings": 3},
 )
 def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 12, doublings: int = 3) -> None:
     """A cartoon is smooth but for a jump along a curve, and the jump decides how fast methods are.
 
     Random cartoons are drawn with norms at most 1. The best M terms of an orthonormal basis leave
     the sum of the squares of all other coefficients: for one jump on the line that is geometric
-    in M for Haar and M^(-1/2) for Fourier, and for cartoons M^(-1/2) and M^(-1/4). Networks that
-    follow the curve by horizon patches reach M^(-n/2) for curves of smoothness n = 1, 2, which is
+    in M for Haar and $M^{-1/2}$ for Fourier, and for cartoons $M^{-1/2}$ and $M^{-1/4}$. Networks that
+    follow the curve by horizon patches reach $M^{-n/2}$ for curves of smoothness n = 1, 2, which is
     optimal. The exponents' 99% interval over the cartoons, widened by 0.1, contains the promised
-    one for the bases, and reaches it or more for the networks. Shearlets reach M^(-1) up to
+    one for the bases, and reaches it or more for the networks. Shearlets reach $M^{-1}$ up to
     logarithms, but only where M is large beside the number of directions: pictures of a few hundred
     pixels do not show it in the sum of the squares left out. They show why, scale by scale: two
     scales finer a quarter of the energy is left, on twice as many terms (Haar: on four times as
@@ -65,7 +65,10 @@ def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 12, doubl
         cartoons: random cartoons per smoothness.
         doublings: networks per cartoon, each with twice the sides of the one before.
     """
-    whole_number(cartoons, "cartoons", least=2)
+    run.assumes(
+        resolution.bit_count() == 1,
+        f"the Haar basis is one of images whose side is a power of 2, and {resolution} is none",
+    )
     drawn = {n: [cartoon(n, generator=run.generator) for _ in range(cartoons)] for n in (1, 2)}
     norms(run, drawn)
     one_jump(run)

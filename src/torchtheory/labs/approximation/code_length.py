@@ -21,7 +21,6 @@ from torchtheory.approximation.rates.code_length import (
     smooth_packing,
 )
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
@@ -33,6 +32,7 @@ from torchtheory.nets.feedforward import affine_layers
     covers=["X-41", "X-43"],
     title="1/ε bits describe a Lipschitz function, and a network is such a description",
     full={"functions": 100, "halvings": 10, "labels": 9},
+    least={"functions": 3, "halvings": 3},
 )
 def code_length(run: Run, functions: int = 12, halvings: int = 6, labels: int = 6) -> None:
     """A codec for Lipschitz functions is built, and networks are written as strings of bits.
@@ -49,8 +49,6 @@ def code_length(run: Run, functions: int = 12, halvings: int = 6, labels: int = 
         halvings: errors 1/4, 1/8, 1/16, ..., so many of them.
         labels: that a network holds; all labelings are tried.
     """
-    whole_number(functions, "functions", least=3)
-    whole_number(halvings, "halvings", least=3)
     curve = codec(run, functions, halvings)
     finite(run)
     networks(run, labels)

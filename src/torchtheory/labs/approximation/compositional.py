@@ -23,7 +23,6 @@ from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
 from torchtheory.approximation.polynomials.squaring import square_network
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.bounds import curvature_floor, least_units
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 
@@ -48,6 +47,7 @@ CHAINS: tuple[tuple[str, tuple[SmoothFunction, ...], Polynomial], ...] = (
     title="Networks that follow a composition: polylogarithmic chains, trees without the curse",
     errata=["composite-depth"],
     full={"digits": 4, "cells": 16, "points": 5000},
+    least={"digits": 2, "cells": 8, "points": 50},
 )
 def compositional_functions(run: Run, digits: int = 2, cells: int = 8, points: int = 500) -> None:
     """Chains g₁∘…∘gₖ∘l by Taylor polynomials, and binary trees of functions of two variables.
@@ -63,9 +63,6 @@ def compositional_functions(run: Run, digits: int = 2, cells: int = 8, points: i
         cells: per node of a tree and direction, at most.
         points: random points at which errors are measured.
     """
-    whole_number(digits, "digits", least=2)
-    whole_number(cells, "cells", least=8)
-    whole_number(points, "points", least=50)
     chains(run, digits, points)
     fixed_depth(run)
     too_many_layers(run)
@@ -121,7 +118,7 @@ def chains(run: Run, digits: int, points: int) -> None:
         r"at }\epsilon=10^{-2}",
     )
     says.at_most([row[1] / row[0] for row in sizes.values()], 8.0, where="log³ would be 8")
-    says.fails("one hidden layer: the least that x² needs, (8ε)^(-1/2) pieces", floors[1] / floors[0])
+    says.fails("one hidden layer: the least that x² needs, $(8ε)^{-1/2}$ pieces", floors[1] / floors[0])
     run.table(
         "chains",
         ["function", "ε", "certificate", "measured", "depth", "neurons"],

@@ -22,7 +22,6 @@ from torchtheory.approximation.rates.lower_bounds import (
     linear_witness,
     selection_cells,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 Decoder = Callable[[Tensor], Callable[[Tensor], Tensor]]
@@ -32,8 +31,9 @@ Decoder = Callable[[Tensor], Callable[[Tensor], Tensor]]
     "continuous-selection",
     room="approximation",
     covers=["X-16"],
-    title="M continuously chosen weights miss some smooth function by c⌈(M+1)^(1/d)⌉^-n",
+    title="M continuously chosen weights miss some smooth function by $c⌈(M+1)^{1/d}⌉^{-n}$",
     full={"largest": 48, "starts": 40},
+    least={"largest": 4, "starts": 6},
 )
 def continuous_selection(run: Run, largest: int = 9, starts: int = 20) -> None:
     """Against any continuous encoder there is a smooth f with the code of -f: both are computed.
@@ -48,7 +48,6 @@ def continuous_selection(run: Run, largest: int = 9, starts: int = 20) -> None:
     Args:
         starts: from which the equations of a non-linear encoder are solved, at most.
     """
-    whole_number(largest, "largest", least=4)
     linear = against_linear(run, largest)
     against_nonlinear(run, starts)
     in_the_ball(run, linear)
@@ -196,7 +195,7 @@ def in_the_ball(run: Run, found: list[tuple[str, int, SelectionWitness, float]])
     ]  # fmt: skip
     says = run.states("X-16", r"\|f\|_{W^{n,\infty}}\le1")
     says.at_most(norms, 1.0, 1e-9)
-    says.fails("bumps of height c m^(1-n) instead of c m^-n", higher)
+    says.fails("bumps of height c $m^{1-n}$ instead of c $m^{-n}$", higher)
 
 
 def minimum(run: Run) -> None:

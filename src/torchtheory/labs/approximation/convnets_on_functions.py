@@ -20,7 +20,6 @@ from torchtheory.approximation.architectures.function_convnets import (
     inner_product_convnet,
     step_image,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 
 CUTOFF = 4.0
@@ -76,6 +75,7 @@ class Bumps:
     covers=["X-79", "X-80"],
     title="Convolutional networks reach the continuous functionals and equivariant maps, no others",
     full={"images": 16, "finest": 128},
+    least={"images": 2, "finest": 32},
 )
 def convnets_on_functions(run: Run, images: int = 8, finest: int = 64) -> None:
     r"""Bumps with bounded parameters, a compact family, are discretized ever more finely.
@@ -91,8 +91,6 @@ def convnets_on_functions(run: Run, images: int = 8, finest: int = 64) -> None:
         images: random bumps in the family.
         finest: cells per side of the finest grid.
     """
-    whole_number(images, "images", least=2)
-    whole_number(finest, "finest", least=32)
     bumps = family(run, images)
     grids = [CellGrid(CUTOFF, n) for n in (8, 16, 32, 64, 128) if n <= finest]
     curves = {
@@ -183,7 +181,7 @@ def energies(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
     says.at_most(found, promised)
     says.fails("bumps eight times as narrow and as high, outside the family", narrow, promised=promised[1:3])
     slope = fit_slope([g.cells for g in grids], found)
-    run.note(f"the error for ‖ξ‖² falls as cells^{slope.estimate:.2f}, the promise as cells^-2")
+    run.note(f"the error for ‖ξ‖² falls with the cells to the power {slope.estimate:.2f}, the promise is -2")
     return promised, found
 
 
@@ -230,7 +228,7 @@ def point_values(run: Run, grids: list[CellGrid]) -> list[float]:
         errors,
         0.5,
         1e-3,
-        where="the bumps shrink to 0 in L2 while their value at 0 stays 1; the narrowest has width 2^-12",
+        where="the bumps shrink to 0 in L2 while their value at 0 stays 1; the narrowest has width $2^{-12}$",
     )
     says.fails("bumps of one width only: K no longer tells ξ(0) from a mean", smooth)
     return errors

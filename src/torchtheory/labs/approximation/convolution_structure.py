@@ -12,7 +12,6 @@ from torchtheory.approximation.architectures.shift_structure import (
     convolution_matrix,
     equivariance_gaps,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
 from torchtheory.training.regularizers.augmentation import Shift, invariance_gap
 
@@ -34,6 +33,7 @@ SETTINGS: tuple[tuple[int, int, int, int, str], ...] = (
     title="Convolution is a sparse matrix of few numbers that commutes with shifts",
     errata=["shifts-need-a-circle"],
     full={"size": 24, "windows": 40_000},
+    least={"size": 8, "windows": 100},
 )
 def convolution_structure(run: Run, size: int = 12, windows: int = 4000) -> None:
     r"""Layers become matrices, networks are moved, and windows are pooled.
@@ -50,8 +50,6 @@ def convolution_structure(run: Run, size: int = 12, windows: int = 4000) -> None
         size: places per side of the images.
         windows: random windows that are pooled.
     """
-    whole_number(size, "size", least=8)
-    whole_number(windows, "windows", least=100)
     matrices(run, size)
     gaps = shifted_layers(run, size)
     curves = global_pooling(run, size)

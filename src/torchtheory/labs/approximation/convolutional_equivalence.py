@@ -15,7 +15,6 @@ from torchtheory.approximation.architectures.convolutional_equivalence import (
 )
 from torchtheory.approximation.network_calculus import compose
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
 
@@ -35,6 +34,7 @@ CASES: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...] = (
     title="Every dense network is a periodic convolutional one at one place, and conversely",
     errata=["equivariant-class-dropped"],
     full={"points": 20_000, "doublings": 8},
+    least={"points": 10, "doublings": 2},
 )
 def convolutional_equivalence(run: Run, points: int = 500, doublings: int = 5) -> None:
     r"""Dense networks are turned into convolutional ones and back, and their errors compared.
@@ -50,8 +50,6 @@ def convolutional_equivalence(run: Run, points: int = 500, doublings: int = 5) -
         points: random inputs.
         doublings: networks, each with twice the pieces of the one before.
     """
-    whole_number(points, "points", least=10)
-    whole_number(doublings, "doublings", least=2)
     there(run)
     back(run)
     ladder = transfer(run, points, doublings)

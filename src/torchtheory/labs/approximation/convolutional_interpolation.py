@@ -10,7 +10,6 @@ from torchtheory.approximation.memorization.convolutional import (
     convolutional_interpolant,
     pooled_network,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
 from torchtheory.kernels.infinite.wide_layer import layer_ranks
 from torchtheory.labs.engine import COLORS, Run, lab
@@ -24,6 +23,7 @@ ACTIVATIONS = ("tanh", "logistic", "softplus")
     covers=["X-84"],
     title="Random filters and one wide layer: a convolutional network fits any labels",
     full={"samples": 400, "draws": 10},
+    least={"samples": 16, "draws": 1},
 )
 def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> None:
     """Handwritten digits with random labels go through random filters and max pooling.
@@ -37,8 +37,6 @@ def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> 
         samples: digits; a multiple of 4 of them is used.
         draws: random filters and labels per activation.
     """
-    whole_number(samples, "samples", least=16)
-    whole_number(draws, "draws", least=1)
     n = samples - samples % 4
     pixels, _ = digits(torch.float64)
     order = torch.randperm(len(pixels), generator=run.generator)[:n]

@@ -21,7 +21,6 @@ from torchtheory.approximation.universality.discriminatory import (
     ridge_units,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit, span_error
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.approximation.interpolants import Judged, kept_promises
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.activations.table import FOURTEEN
@@ -46,17 +45,17 @@ def jump(x: Tensor) -> Tensor:
     title="N + 1 logistic units stay within (Λ/N)(1 + small) of a Λ-Lipschitz function",
     errata=["cybenko-any-function"],
     full={"doublings": 7},
+    least={"doublings": 3},
 )
 def cybenko_sums(run: Run, doublings: int = 5) -> None:
-    """Cybenko's sum is written down for four functions, 4 to 2^(`doublings` + 1) cells.
+    """Cybenko's sum is written down for four functions, from 4 cells on, doubled `doublings` - 1 times.
 
     Each unit is a soft step in the middle of a cell. The sup error is at most
-    (Λ/N)[1 + 2e^(-s/2)/(1 - e^(-s))] where s is the sharpness of a step times the length of a
+    (Λ/N)[1 + $2e^{-s/2}$/(1 - $e^{-s}$)] where s is the sharpness of a step times the length of a
     cell, for soft and for sharp steps alike. A jump stays at distance one half from every
     continuous sum, and beyond the interval the sum is constant. Look at the soft staircase, which
     is the better the softer, until it is too soft.
     """
-    whole_number(doublings, "doublings", least=3)
     cells = [2 ** (k + 2) for k in range(doublings)]
     sharps = [2.0, 4.0, 10.0, 40.0]
     found = {(name, s): [staircase(g, rho, n, s) for n in cells] for name, g, rho in LINES for s in sharps}
@@ -160,19 +159,18 @@ def square(z: Tensor) -> Tensor:
     covers=["A-27", "S-30", "X-10", "X-12"],
     title="Wider is closer in one, two and three dimensions, unless σ is a polynomial",
     full={"doublings": 6, "seeds": 7},
+    least={"doublings": 2, "seeds": 1},
 )
 def cybenko_density(run: Run, doublings: int = 4, seeds: int = 3) -> None:
     """Random units of the activations of the table, output weights by least squares.
 
     Beforehand: for every function of one to three variables and every activation that is not a
-    polynomial, the median sup error over `seeds` draws at 2^(`doublings` + 3) units is below a fifth
+    polynomial, the median sup error over `seeds` draws, with 8 times 2 to the `doublings` units, is below a fifth
     of the best constant's, and for the logistic unit it has fallen from the least to the largest
     width. For z² it cannot go below the distance from polynomials of degree 2, which a linear
     program finds. On finitely many points the condition is not needed: three points are met by z²
     as well. Look at the plateau.
     """
-    whole_number(doublings, "doublings", least=2)
-    whole_number(seeds, "seeds", least=1)
     widths = [8 * 2**k for k in range(doublings + 1)]
     drawn = torch.randint(2**31, (seeds,), generator=run.generator).tolist()
     curves = {name: [errors_of(name, d, g, widths, drawn) for d, _, g in CUBES] for name in ("logistic", "relu")}
@@ -304,6 +302,7 @@ SEEING = ("logistic", "tanh", "relu", "heaviside", "gaussian", "softplus")
     covers=["A-28", "S-29", "X-09", "X-10"],
     title="Sigmoids see every measure on distinct points; polynomials of degree q miss some",
     full={"points": 50, "units": 500},
+    least={"points": 12, "units": 12},
 )
 def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> None:
     """`units` random units at `points` random points of a square: the rank of their values.
@@ -311,11 +310,10 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
     Six activations reach the number of points, so no measure on the points is unseen, and as many
     units interpolate any values. Powers of degree q reach no more than the number of monomials,
     and a measure of total variation 1 is found that all units, also new ones, integrate to 0. Then
-    the proof's limit: steep sigmoids become steps and indicators, at the rate e^(-a distance).
+    the proof's limit: steep sigmoids become steps and indicators, at the rate $e^{-as}$ in the distance s.
     Look at the unseen measure in the figure.
     """
-    whole_number(points, "points", least=12)
-    whole_number(units, "units", least=points)
+    run.assumes(units >= points, f"{units} units cannot have rank {points}")
     x = run.rand(points, 2)
     tests = {n: discriminatory_test(n, x, units, generator=run.generator) for n in SEEING}
     powers: dict[int, Any] = {
@@ -340,7 +338,7 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
         ["activation", "points", "units", "rank", "largest", "least singular value"],
         [
             (name, points, units, t.rank, t.singular_values[0], t.singular_values[-1])
-            for name, t in [*tests.items(), *((f"z^{q}", t) for q, t in powers.items())]
+            for name, t in [*tests.items(), *((f"$z^{q}$", t) for q, t in powers.items())]
         ],
         caption="The matrix of values of random units at random points of the square",
     )

@@ -17,8 +17,7 @@ from torchtheory.approximation.universality.decision_functions import (
     strip_width,
 )
 from torchtheory.approximation.universality.discriminatory import ridge_units
-from torchtheory.core.checks import whole_number
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.neurons.regression import least_squares
 
 SQUARE = ((0.0, 1.0), (0.0, 1.0))
@@ -54,6 +53,8 @@ def square(z: Tensor) -> Tensor:
     covers=["S-31"],
     title="A sum of sigmoids decides within ε on all but ε of the cube, never on all of it",
     full={"samples": 200_000, "widths": (16, 64, 256, 512)},
+    least={"samples": 1000, "widths": 1},
+    items={"widths": 2},
 )
 def decision_functions(run: Run, samples: int = 20_000, widths: tuple[int, ...] = (16, 48, 144)) -> None:
     """Half spaces by one unit, two discs and a checkerboard by fits, on the unit square.
@@ -68,9 +69,7 @@ def decision_functions(run: Run, samples: int = 20_000, widths: tuple[int, ...] 
         samples: random points for a share of the cube.
         widths: units of the fitted networks, increasing.
     """
-    whole_number(samples, "samples", least=1000)
-    if len(widths) < 2 or list(widths) != sorted(set(widths)):
-        raise InvalidInput(f"give two widths or more, increasing, not {widths}")
+    run.assumes(list(widths) == sorted(set(widths)), f"the widths {widths} do not increase")
     strips(run, samples)
     promise(run, samples)
     boundary(run)

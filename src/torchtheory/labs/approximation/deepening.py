@@ -17,7 +17,6 @@ from torchtheory.approximation.universality.approximate_identity import (
     identity_network,
 )
 from torchtheory.approximation.universality.cybenko import sigmoid_staircase
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 
@@ -27,6 +26,7 @@ from torchtheory.labs.engine import COLORS, Run, lab
     covers=["X-22"],
     title="Two units near the identity add layers to any network, within any tolerance",
     full={"layers": 16},
+    least={"layers": 2},
 )
 def deepening_networks(run: Run, layers: int = 6) -> None:
     """A staircase of logistic units gets up to `layers` more layers of logistic or tanh units.
@@ -37,7 +37,6 @@ def deepening_networks(run: Run, layers: int = 6) -> None:
     interval, plus the outer function's modulus of continuity at the error of the inner one. Look
     at how little the depth costs.
     """
-    whole_number(layers, "layers", least=2)
 
     def target(x: Tensor) -> Tensor:
         return torch.sin(2 * math.pi * x)

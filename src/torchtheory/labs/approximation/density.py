@@ -30,7 +30,6 @@ from torchtheory.approximation.universality.stone_weierstrass import (
     separating_cosine,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.neurons.regression import least_squares
 
@@ -43,6 +42,7 @@ GRID = torch.linspace(0, 1, 201, dtype=torch.float64)
     covers=["L-090", "L-091", "L-092"],
     title="Algebras that separate points are dense; each condition is needed",
     full={"cases": 200},
+    least={"cases": 1},
 )
 def stone_weierstrass(run: Run, cases: int = 20) -> None:
     """Cosine networks are multiplied and added, tested for the conditions, and fitted.
@@ -55,7 +55,6 @@ def stone_weierstrass(run: Run, cases: int = 20) -> None:
     Args:
         cases: random products of networks.
     """
-    whole_number(cases, "cases", least=1)
     products(run, cases)
     conditions(run)
     rows = counterexamples(run)
@@ -187,6 +186,7 @@ def counterexamples(run: Run) -> list[tuple[Any, ...]]:
     covers=["L-086", "L-087", "N-33", "N-40"],
     title="Sums of ridge functions lift universality from one variable to several",
     errata=["ridges-without-bias"],
+    least={"largest": 2},
 )
 def ridge_functions(run: Run, largest: int = 4) -> None:
     """Monomials of two and three variables, up to degree `largest`, as sums of powers of lines.
@@ -196,7 +196,6 @@ def ridge_functions(run: Run, largest: int = 4) -> None:
     the sum of the parts' promises. Two parabolas of ReLUs multiply. Without biases tanh gives odd
     functions only.
     """
-    whole_number(largest, "largest", least=2)
     exact = [e for e in product(range(largest + 1), repeat=2) if 0 < sum(e) <= largest]
     exact += [(1, 1, 1), (2, 1, 1)]
     worst: list[float] = []
@@ -244,7 +243,7 @@ def lifted(run: Run) -> None:
         wide = 3 * (2 * run.rand(500, 2) - 1)
         beyond = float((net(wide) - target(wide)).abs().max())
         units = sum(p.size.units for p in parts)
-        rows.append((f"x^{exponents[0]} y^{exponents[1]}", len(parts), net.size.units, units,
+        rows.append((f"$x^{exponents[0]}y^{exponents[1]}$", len(parts), net.size.units, units,
                      net.bound, error, beyond))  # fmt: skip
     says = run.states(["L-087", "N-33"], r"\sup_{[-1,1]^2}|f-\text{network}|\le\sum_k|c_k|\epsilon_k")
     says.at_most([row[5] for row in rows], [row[4] for row in rows])

@@ -12,7 +12,6 @@ from torchtheory.approximation.depth.ball_measure import draw_band_limited
 from torchtheory.approximation.depth.band_limited import tubes_needed
 from torchtheory.approximation.depth.comparison import compare_depth
 from torchtheory.approximation.depth.radial import RadialShells
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, fit_slope, lab
 
 DIMENSIONS = (10, 20, 50, 100, 200, 500, 1000)
@@ -26,6 +25,7 @@ REACH = 2.0
     covers=["A-85", "L-109"],
     title="Two hidden layers of polynomial width against one of exponential width: the statement",
     full={"steps": 3000, "seeds": 5, "parameters": 3000, "dimension": 10},
+    least={"dimension": 2, "seeds": 2, "steps": 150, "parameters": 80},
 )
 def depth_separation_cards(
     run: Run, steps: int = 200, seeds: int = 2, parameters: int = 400, dimension: int = 6
@@ -45,8 +45,6 @@ def depth_separation_cards(
         parameters: of a trained network, about.
         dimension: of the inputs of the trained networks.
     """
-    whole_number(dimension, "dimension", least=2)
-    whole_number(seeds, "seeds", least=2)
     widths(run)
     explicit(run)
     illustration(run, steps, seeds, parameters, dimension)
@@ -84,7 +82,7 @@ def widths(run: Run) -> None:
         )
     run.table(
         "widths",
-        ["n", "log₁₀ n^(19/4)", "log₁₀ n⁵", *(f"log₁₀ e^(cn), c = {c:g}" for c in CONSTANTS)],
+        ["n", "log₁₀ $n^{19/4}$", "log₁₀ n⁵", *(f"log₁₀ $e^{{cn}}$, c = {c:g}" for c in CONSTANTS)],
         [[n, 4.75 * math.log10(n), 5 * math.log10(n)] + [c * n / math.log(10) for c in CONSTANTS] for n in DIMENSIONS],
         caption="Width that two hidden layers need (up to a constant) and that one must exceed",
     )
@@ -92,15 +90,15 @@ def widths(run: Run) -> None:
         "statement",
         ["", "Theorem 33 (lectures)", "Theorem 1.24 (monograph)"],
         [
-            ["measure", "density φ² of the ball of volume 1", "some probability on R^d"],
+            ["measure", "density φ² of the ball of volume 1", "some probability on $R^d$"],
             ["target", "|g| ≤ 2, support ‖x‖ ≤ C√n", "a three-layer network, |Φ| ≤ 2"],
-            ["its width", "C c_σ n^(19/4), c_σ of the activation", "C d⁵, weights ≤ C d^C"],
-            ["one hidden layer", "width m ≤ c e^(cn)", "width n ≤ c e^(cd)"],
+            ["its width", "$Cc_σn^{19/4}$, $c_σ$ of the activation", "C d⁵, weights ≤ $Cd^C$"],
+            ["one hidden layer", "width m ≤ $ce^{cn}$", "width n ≤ $ce^{cd}$"],
             ["then", "E(f − g)² ≥ c", "L²(μ) distance ≥ c"],
             ["constants", "C, c universal, not given", "C, c not given"],
         ],
         caption="The theorem of Eldan and Shamir as the two sources state it; the c in the "
-        "lectures' width Ccn^(19/4) is the constant c_σ of the activation, not the c of the bound",
+        "lectures' width $Ccn^{19/4}$ is the constant $c_σ$ of the activation, not the c of the bound",
     )
     n = torch.logspace(0.5, 4, 200)
     run.curves(

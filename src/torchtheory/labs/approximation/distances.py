@@ -11,7 +11,6 @@ from torch import Tensor
 from torchtheory.approximation.certificates import measured_error, sup_distance
 from torchtheory.approximation.polynomials.divided_differences import monomial_network
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.primer.function_spaces import lebesgue_norm
 
@@ -25,8 +24,9 @@ def bump(x: Tensor) -> Tensor:
     "approximation-error",
     room="approximation",
     covers=["L-069", "N-30"],
-    title="Distances of functions in L^p, and a certified sup distance",
+    title="Distances of functions in $L^p$, and a certified sup distance",
     errata=["uniform-convergence-exists"],
+    least={"cases": 1},
 )
 def approximation_error(run: Run, cases: int = 20) -> None:
     """x and x² are 1/6, √(1/30) and 1/4 apart on [0, 1]; the norms of `cases` random waves grow.
@@ -35,7 +35,6 @@ def approximation_error(run: Run, cases: int = 20) -> None:
     distance, and with a Lipschitz constant an upper one as well. Two tanh units come arbitrarily
     close to the identity without a best pair. Look at how the interval closes.
     """
-    whole_number(cases, "cases", least=1)
     sup = sup_distance(lambda x: x, torch.square, (0.0, 1.0)).lower
     exact = [1 / 6, math.sqrt(1 / 30), 1 / 4]
     longer = [lebesgue_norm(bump, 1, 0.0, 2.0), lebesgue_norm(bump, 2, 0.0, 2.0)]
@@ -79,7 +78,7 @@ def approximation_error(run: Run, cases: int = 20) -> None:
     run.refutes(
         "uniform-convergence-exists",
         r"\exists m:\|g_m-f\|_\infty<\epsilon\implies\|g_M-f\|_\infty<\epsilon \text{ for all } M\ge m",
-    ).below(gaps, 0.1, where="g_m = f for even m, f + 1 for odd m; m = 2 meets every ε")
+    ).below(gaps, 0.1, where="$g_m$ = f for even m, f + 1 for odd m; m = 2 meets every ε")
     found = [
         sup_distance(lambda x: torch.sin(9 * x), lambda x: x, (0.0, 1.0), lipschitz=10.0, most_points=2**k)
         for k in range(4, 13)

@@ -25,7 +25,6 @@ from torchtheory.approximation.dictionaries.horizons import (
 from torchtheory.approximation.piecewise.hats import hat_interpolant
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
 
@@ -53,21 +52,21 @@ class Rate(NamedTuple):
     covers=["X-49", "X-50"],
     title="A jump costs five weights; a curve of jumps costs what its smoothness says",
     full={"doublings": 8, "points": 1 << 16},
+    least={"doublings": 4, "points": 3},
 )
 def edge_networks(run: Run, doublings: int = 6, points: int = 1 << 13) -> None:
     """A step is two ReLUs with a steep ramp, and a horizon is that step of a network.
 
-    The ramp of width δ misses the step by exactly (δ/(p+1))^(1/p) in every L_p, and by 1 in the sup
-    norm whatever δ is. A horizon whose boundary is met within e errs by at most (e+δ)^(1/p), so the
-    boundary has to be met within ε^p: a broken line of M pieces meets a curve of smoothness β
-    within M^-β, and the L_p error falls as M^(-β/p). Gating a smooth network by an indicator gives
+    The ramp of width δ misses the step by exactly $(δ/(p+1))^{1/p}$ in every $L_p$, and by 1 in the sup
+    norm whatever δ is. A horizon whose boundary is met within e errs by at most $(e+δ)^{1/p}$, so the
+    boundary has to be met within $ε^p$: a broken line of M pieces meets a curve of smoothness β
+    within $M^{-β}$, and the $L_p$ error falls as $M^{-β/p}$. Gating a smooth network by an indicator gives
     piecewise smooth functions at the same rate. Look at how p and β change the slopes.
 
     Args:
         doublings: numbers of pieces 4, 8, 16, ... of the boundary, so many of them, and one between any two.
         points: of the midpoint rule for the error of a horizon.
     """
-    whole_number(doublings, "doublings", least=4)
     steps(run)
     rates = horizons(run, doublings, points)
     exponents(run, rates)

@@ -24,7 +24,6 @@ from torchtheory.approximation.depth.band_limited import (
     tubes_needed,
     unit_volume_radius,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, clopper_pearson, fit_slope, lab
 from torchtheory.primer.function_spaces import fourier_transform
 
@@ -39,6 +38,7 @@ CHANCE = 1e-6  # that a true statement fails by the draw
     title="A few ridge functions cover exponentially little of a ball of frequencies",
     errata=["band-limited-density-unit-ball"],
     full={"points": 400_000},
+    least={"points": 1_000},
 )
 def eldan_shamir_lab(run: Run, points: int = 20_000) -> None:
     """The two computable steps of Eldan and Shamir's proof.
@@ -53,7 +53,6 @@ def eldan_shamir_lab(run: Run, points: int = 20_000) -> None:
     Args:
         points: random points of a ball, for shares by counting.
     """
-    whole_number(points, "points", least=1000)
     density(run)
     drawn(run, points)
     star(run)
@@ -280,7 +279,7 @@ def star(run: Run) -> None:
     says.equal(
         energy[outside & far].sum() / energy[far].sum(),
         within=1e-3,
-        where="φ falls like |x|^(-3/2) and is cut at 16, which blurs the edges of the tubes",
+        where="φ falls like $|x|^{-3/2}$ and is cut at 16, which blurs the edges of the tubes",
     )
     says.fails("a radial function, whose frequencies fill a ring", other[outside & far].sum() / other[far].sum())
     run.figure(
@@ -360,7 +359,7 @@ def tubes(run: Run, points: int) -> None:
     small = fit_slope(high, [math.log(tube_share(n, 1.5)) for n in high], log=False)
     says = run.states("L-111", r"r=3>e: \quad\ln\text{share falls by at least 1 a dimension, so share}\lesssim me^{-n}")
     says.at_most(fall.estimate, -1)
-    says.fails("r = 1.5 < e: slower than e^{-n}", small.estimate)
+    says.fails("r = 1.5 < e: slower than $e^{-n}$", small.estimate)
     shown = range(2, 41)
     run.curves(
         "tubes",
@@ -372,7 +371,7 @@ def tubes(run: Run, points: int) -> None:
     )
     run.table(
         "density",
-        ["n", "R_n", "share of one tube, r = 3", "tubes for half of the ball"],
+        ["n", "$R_n$", "share of one tube, r = 3", "tubes for half of the ball"],
         [[n, unit_volume_radius(n), tube_share(n, RADIUS), tubes_needed(0.5, n, RADIUS)] for n in (2, 5, 10, 20)],
         caption="Radius of the ball of volume 1, and tubes in a ball of radius 3",
     )

@@ -15,7 +15,6 @@ from torchtheory.approximation.memorization.networks import (
     memorizer_parameters,
     shallow_memorizer,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 ACTIVATIONS = ("relu", "tanh", "softplus", "gaussian")
@@ -30,6 +29,7 @@ Rows = list[tuple[str, int, int, Memorizer, Memorizer, float]]
     covers=["A-29", "A-30"],
     title="m neurons pass through m points, and O(d + mk) parameters suffice",
     full={"samples": 320},
+    least={"samples": 20},
 )
 def exact_interpolation(run: Run, samples: int = 80, pixels: int = 784) -> None:
     """Points with random labels are memorized by weights that are written down.
@@ -44,7 +44,6 @@ def exact_interpolation(run: Run, samples: int = 80, pixels: int = 784) -> None:
         samples: points to memorize, at most.
         pixels: inputs where parameters are counted.
     """
-    whole_number(samples, "samples", least=20)
     sizes = [samples // 16, samples // 4, samples]
     rows = [memorize(run, name, m, d) for name in ACTIVATIONS for m in sizes for d in (1, 10)]
     exact(run, rows)

@@ -19,7 +19,6 @@ from torchtheory.approximation.architectures.filter_factorization import (
     sobolev_depth_exponents,
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.feedforward import affine_layers
@@ -42,6 +41,7 @@ WAVES: tuple[tuple[float, tuple[float, float, float], float], ...] = (
     title="Short filters in a row are any filter, and deep convolutional networks any shallow one",
     errata=["convolutional-depth-too-small"],
     full={"degree": 199, "units": 64},
+    least={"degree": 9, "units": 8},
 )
 def filter_factorization(run: Run, degree: int = 79, units: int = 16) -> None:
     r"""Long filters are factored, shallow networks written as convolutions, depths compared.
@@ -56,8 +56,6 @@ def filter_factorization(run: Run, degree: int = 79, units: int = 16) -> None:
     Args:
         units: pieces of the broken line for a plane wave, at most.
     """
-    whole_number(degree, "degree", least=9)
-    whole_number(units, "units", least=8)
     factors(run, degree)
     made = equal_networks(run)
     ladder = rate(run, units)
@@ -249,8 +247,8 @@ def shatter(run: Run) -> None:
             fit.append(ball_norm(d, r, cells, unit * cells**-r))
             low.append(ball_norm(d, r, cells, unit * float(cells) ** (1 - r)))
     says = run.states("X-83", r"\text{bumps of height } cN^{-r} \text{ in } N^d \text{ cells}:\ \|f_y\|_{W^{r,2}}\le1")
-    says.at_most(fit, 1.0, 1e-12, where="so approximations within a third of the height shatter N^d points")
-    says.fails("bumps of height cN^(1-r)", low)
+    says.at_most(fit, 1.0, 1e-12, where="so approximations within a third of the height shatter $N^d$ points")
+    says.fails("bumps of height $cN^{1-r}$", low)
 
 
 def least_depth(d: int, r: int, log_error: float, span: int = 2) -> float:
@@ -286,7 +284,7 @@ def exponents(run: Run) -> tuple[list[float], list[float], list[float]]:
         "exponents",
         ["d", "r", "printed 1/d", "d/2r", "least, with the logarithm", "quoted 2d/(d+2)"],
         rows,
-        caption="Exponents γ of the depth ε^-γ",
+        caption="Exponents γ of the depth $ε^{-γ}$",
     )
     d, r = 10, 8
     line = [-0.5 * k for k in range(4, 25)]

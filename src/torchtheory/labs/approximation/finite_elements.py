@@ -22,7 +22,6 @@ from torchtheory.approximation.piecewise.finite_elements import (
     nodal_network,
 )
 from torchtheory.approximation.piecewise.splines import spline_network
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 
 BOTH = ["A-102", "X-39"]
@@ -34,6 +33,7 @@ BOTH = ["A-102", "X-39"]
     covers=["A-102", "X-39"],
     title="Linear finite elements and B-splines are networks, exactly",
     full={"cells": 7, "points": 4000, "degrees": 6},
+    least={"cells": 2, "points": 10, "degrees": 2},
 )
 def finite_element_networks(run: Run, cells: int = 3, points: int = 500, degrees: int = 4) -> None:
     """Nodal functions of meshes in one, two and three dimensions by minima of affine pieces.
@@ -49,9 +49,6 @@ def finite_element_networks(run: Run, cells: int = 3, points: int = 500, degrees
         points: random points.
         degrees: of the B-splines, from 1 on.
     """
-    whole_number(cells, "cells", least=2)
-    whole_number(points, "points", least=10)
-    whole_number(degrees, "degrees", least=2)
     dented = dented_mesh()
     nodal_values(run, cells, points, dented)
     whole_functions(run, cells, points, dented)
@@ -193,7 +190,7 @@ def smooth_function(run: Run, cells: int) -> tuple[list[int], list[float], list[
         "|x - 1/π| bends at once, and 1 was given for its curvature", rough, promised=[1 / (4 * n * n) for n in counts]
     )
     found = fit_slope(counts, errors)
-    run.note(f"the error of the interpolant falls as h^{-found.estimate:.2f}")
+    run.note(f"the error of the interpolant falls as h to the power {-found.estimate:.2f}")
     return counts, bounds, errors
 
 

@@ -16,8 +16,7 @@ from torchtheory.approximation.barron.fixed_basis import (
 )
 from torchtheory.approximation.barron.sampled_networks import barron_network
 from torchtheory.approximation.barron.spectra import PlaneWaves
-from torchtheory.core.checks import whole_number
-from torchtheory.labs.engine import InvalidInput, Run, fit_slope, lab, mean_interval
+from torchtheory.labs.engine import Run, fit_slope, lab, mean_interval
 
 CONSTANT = 2 * math.pi
 
@@ -28,6 +27,7 @@ CONSTANT = 2 * math.pi
     covers=["L-102", "X-19"],
     title="No k functions fixed in advance are good for all of Barron's class; k units are",
     full={"dimensions": (4, 6, 8, 12), "seeds": 50, "units": 4096},
+    least={"seeds": 3, "units": 16, "members": 8, "dimensions": 4},
 )
 def fixed_basis_lab(
     run: Run,
@@ -40,7 +40,7 @@ def fixed_basis_lab(
 
     The bound on the worst error of any k-dimensional space is computed exactly from counts of
     lattice points. Random spaces and the lowest frequencies are measured against it; the lowest
-    frequencies follow k^(-2/d). Networks drawn by Barron's construction for members of the class
+    frequencies follow $k^{-2/d}$. Networks drawn by Barron's construction for members of the class
     err by at most dC²/k. From some k on that promise is below the floor of every basis. One smooth
     target alone can be easier: a basis that contains it has no error. Look at the two slopes.
 
@@ -50,11 +50,6 @@ def fixed_basis_lab(
         units: of the networks.
         members: functions in the largest basis that is drawn.
     """
-    whole_number(seeds, "seeds", least=3)
-    whole_number(units, "units", least=16)
-    whole_number(members, "members", least=8)
-    if any(d < 4 for d in dimensions):
-        raise InvalidInput("take 4 dimensions or more: below, the counts grow very long")
     random_spaces(run, members)
     slopes(run, dimensions)
     networks(run, dimensions, seeds, units)

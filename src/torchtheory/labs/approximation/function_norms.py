@@ -17,7 +17,6 @@ from torchtheory.approximation.piecewise.function_norms import (
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, fit_slope, lab
 from torchtheory.primer.function_spaces import sobolev_norm
 
@@ -28,13 +27,14 @@ UNIT = ((0.0, 1.0), (0.0, 1.0))
     "function-norms",
     room="approximation",
     covers=["X-06"],
-    title="Norms of C^n, Hölder and Sobolev spaces, and on which side a grid errs",
+    title="Norms of $C^n$, Hölder and Sobolev spaces, and on which side a grid errs",
     full={"waves": 6, "doublings": 7},
+    least={"waves": 1, "doublings": 3},
 )
 def function_norms(run: Run, waves: int = 3, doublings: int = 5) -> None:
     """Norms with known values: waves, the root of |x|, products, and ReLU networks.
 
-    sin 2πkx has the C^n norm (2πk)^n; |x|^(1/2) the Hölder constant 1 for exponent 1/2 and none
+    sin 2πkx has the $C^n$ norm $(2πk)^n$; $|x|^{1/2}$ the Hölder constant 1 for exponent 1/2 and none
     for exponent 1, which shows as growth without end on finer grids; integrals are compared with
     closed forms; for a ReLU network of one variable the norm is exact. The largest value on a
     grid is always a lower bound: the finer the grid, the larger. Look at the two lines.
@@ -43,8 +43,6 @@ def function_norms(run: Run, waves: int = 3, doublings: int = 5) -> None:
         waves: frequencies k = 1, 2, ..., so many of them.
         doublings: grids, each with twice the cells of the one before.
     """
-    whole_number(waves, "waves", least=1)
-    whole_number(doublings, "doublings", least=3)
     smooth(run, waves)
     grids = roots(run, doublings)
     integrals(run)
@@ -88,7 +86,7 @@ def smooth(run: Run, waves: int) -> None:
     says = run.states("X-06", r"\|\sin\pi x\,e^{2y}\|_{C^n}=e^2\max_{a+b\le n}\pi^a2^b: \text{ quotient}")
     says.equal([smooth_norm(mixed, n, UNIT, points=17).value / plain[n] for n in orders], 1, 1e-9)
     says.fails(
-        "on [0, 1/2]², where e^2y stops at e",
+        "on [0, 1/2]², where $e^{2y}$ stops at e",
         [smooth_norm(mixed, n, ((0.0, 0.5), (0.0, 0.5)), points=17).value / plain[n] for n in orders],
     )
 
@@ -105,7 +103,7 @@ def roots(run: Run, doublings: int) -> dict[float, tuple[list[int], list[float]]
     shifted = [holder_constant(lambda x: 2 * root(x), 0.5, (-1.0, 1.0), points=n).value for n in counts]
     says = run.states("X-06", r"\mathrm{Lip}_{1/2}(|x|^{1/2})=1 \text{ on } [-1,1]")
     says.equal(grids[0.5][1], 1, 1e-12)
-    says.fails("2|x|^(1/2)", shifted)
+    says.fails("$2|x|^{1/2}$", shifted)
     growth = {z: fit_slope([n - 1 for n in counts], v) for z, (_, v) in grids.items()}
     says = run.states(
         "X-06", r"\mathrm{Lip}_1(|x|^{1/2})=\infty: \text{ on grids of spacing } h \text{ it grows as } h^{-1/2}"
@@ -158,7 +156,7 @@ def integrals(run: Run) -> None:
         [box_sobolev_norm(_damped, n, p, (0.0, 2.0), panels=32).value for n, p in cases],
         [sobolev_norm(_damped, n, p, 0.0, 2.0) for n, p in cases],
         1e-4,
-        where="p = 1 and 3.5 meet |f|^p at its zeros, where it is not smooth",
+        where="p = 1 and 3.5 meet $|f|^p$ at its zeros, where it is not smooth",
     )
     says.fails(
         "on half of the interval", [box_sobolev_norm(_damped, n, p, (0.0, 1.0), panels=32).value for n, p in cases]
@@ -172,7 +170,7 @@ def integrals(run: Run) -> None:
         where="measured with another rule than the one that scaled it",
     )
     says.fails(
-        "scaled in W^{1,2}", box_sobolev_norm(into_unit_ball(plane, 1, 2.0, UNIT), 2, 2.0, UNIT, panels=11).value
+        "scaled in $W^{1,2}$", box_sobolev_norm(into_unit_ball(plane, 1, 2.0, UNIT), 2, 2.0, UNIT, panels=11).value
     )
 
 

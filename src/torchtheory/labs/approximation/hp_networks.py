@@ -19,7 +19,6 @@ from torchtheory.approximation.piecewise.hp_elements import (
     hp_network,
     hp_spline,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 
 BOTH = ["A-92", "X-39"]
@@ -32,14 +31,15 @@ MORE = 6
     "hp-networks",
     room="approximation",
     covers=["A-92", "X-39"],
-    title="Elements that shrink and degrees that grow: a ReLU network with an H¹ error of exp(-c N^(1/3))",
+    title="Elements that shrink and degrees that grow: a ReLU network with an H¹ error of $e^{-cN^{1/3}}$",
     full={"levels": 14, "points": 1000},
+    least={"levels": 5, "points": 50},
 )
 def hp_networks(run: Run, levels: int = 7, points: int = 200) -> None:
-    """x^{3/4} on (0, 1) by polynomials on a geometric mesh, written down as ReLU networks.
+    """$x^{3/4}$ on (0, 1) by polynomials on a geometric mesh, written down as ReLU networks.
 
     The derivative of the function is infinite at 0. Elements that shrink towards 0 by the factor
-    0.15, with degrees that grow by one per element, make the error in H¹ fall by 0.15^{1/4} = 0.622
+    0.15, with degrees that grow by one per element, make the error in H¹ fall by $0.15^{1/4}$ = 0.622
     per level, which the networks keep: their products are followed by an error bound for values
     and derivatives. The number of units is a polynomial of degree 3 in the number of levels, so the
     size is polylogarithmic in the error. Look at what is left of it with degree 1, or on a mesh of
@@ -49,8 +49,6 @@ def hp_networks(run: Run, levels: int = 7, points: int = 200) -> None:
         levels: of the geometric mesh, at most.
         points: random points per element of the mesh.
     """
-    whole_number(levels, "levels", least=5)
-    whole_number(points, "points", least=50)
     slopes(run, points)
     built = [build(run, 0.75, k, points) for k in range(1, levels + 1)]
     straight = [build(run, 0.75, k, points, degrees=[1] * (k + 1)) for k in range(1, levels + 1)]
@@ -62,7 +60,7 @@ def hp_networks(run: Run, levels: int = 7, points: int = 200) -> None:
         "levels",
         ["levels", "largest degree", "H¹ error", "promised", "non-zero weights", "units", "depth"],
         [[b.levels, b.levels + 1, b.error, b.promised, b.size.parameters, b.size.units, b.size.depth] for b in built],
-        caption="The network for x^{3/4}, measured by its derivative at random points",
+        caption="The network for $x^{3/4}$, measured by its derivative at random points",
     )
     run.figure(
         "errors",
@@ -148,7 +146,7 @@ def slopes(run: Run, points: int) -> None:
     says.at_most(
         torch.cat([f[0] for f in found]),
         torch.cat([f[1] for f in found]),
-        where="s² and the polynomials of x^{3/4} with degrees 2 to 4",
+        where="s² and the polynomials of $x^{3/4}$ with degrees 2 to 4",
     )
     says.fails(
         "products of three levels less",

@@ -27,7 +27,6 @@ from torchtheory.approximation.rates.lower_bounds import (
 )
 from torchtheory.approximation.rates.table import THEOREMS
 from torchtheory.approximation.rates.theorems import Setting
-from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.folding import sawtooth_network
 from torchtheory.generalization.vc.growth import halfspaces, intervals, rectangles, shatters
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
@@ -40,16 +39,18 @@ from torchtheory.nets.feedforward import dense, parameter_count
     "label-coding",
     room="approximation",
     covers=["X-34", "X-35", "X-36"],
-    title="Approximating every smooth function means shattering: ε^(-d/2n) weights at least",
+    title="Approximating every smooth function means shattering: $ε^{-d/2n}$ weights at least",
     errata=["levels-one-error-apart", "threshold-downwards", "label-heights"],
     full={"cells": 10, "sines": 40},
+    least={"cells": 4, "sines": 29},
+    most={"sines": 40},
 )
 def label_coding(run: Run, cells: int = 6, sines: int = 32) -> None:
-    """Bumps in the unit ball of W^{n,∞} carry one label a cell; whoever comes close reads them.
+    """Bumps in the unit ball of $W^{n,∞}$ carry one label a cell; whoever comes close reads them.
 
     The heights of the bumps are those the ball allows, and every approximation within half of it
-    returns all labels: broken lines of ReLUs are built for all 2^cells labelings and read. So an
-    architecture that meets the whole ball shatters N^d points, and with at most 4M(3M + 4) points
+    returns all labels: broken lines of ReLUs are built for all labelings of `cells` cells and read. So an
+    architecture that meets the whole ball shatters $N^d$ points, and with at most 4M(3M + 4) points
     for M weights the least number of weights follows, constants included. The VC dimension itself
     is found by exhaustion for half-spaces, intervals and boxes, and is infinite for sines; ReLU
     networks that end in a sawtooth shatter of the order of M² points. Look at the surface: it is
@@ -59,9 +60,6 @@ def label_coding(run: Run, cells: int = 6, sines: int = 32) -> None:
         cells: that carry a label each.
         sines: points that the sines shatter, 29 to 40.
     """
-    whole_number(cells, "cells", least=4)
-    # one parameter shatters at most 28 points where the bound holds, and sines must shatter more
-    whole_number(sines, "sines", least=weights_vc_bound(1) + 1, most=40)
     heights(run)
     reading(run)
     networks(run, cells)
@@ -100,7 +98,7 @@ def heights(run: Run) -> None:
     fine = {1: 41, 2: 21, 3: 9}
     says = run.states("X-35", r"\|f_y\|_{W^{n,\infty}}\le1")
     says.at_most([sobolev_grid_norm(f, fine[d]) for f, _, d, _ in made], 1.0, 1e-9)
-    says.fails("height c N^(1-n)", [sobolev_grid_norm(f, 9) for f in high])
+    says.fails("height c $N^{1-n}$", [sobolev_grid_norm(f, 9) for f in high])
     run.refutes("label-heights", r"f_y(x_m)=y_mN^{-n} \text{ and } \|f_y\|_{W^{n,\infty}}\le1").at_most(
         [alternating_derivative(16, n) for n in (2, 3, 4)],
         1.0,
@@ -148,9 +146,9 @@ def reading(run: Run) -> None:
         down.append(float(((f(x) <= error / 2).long() == y).double().mean()))
     run.refutes(
         "levels-one-error-apart", r"\|g-f_y\|_\infty\le\epsilon=N^{-n}: \text{ share of labels a threshold returns}"
-    ).at_least(met, 1.0, where=f"the constant ε/2 is within {max(gaps) / error:.2f} ε of every f_y and holds none")
+    ).at_least(met, 1.0, where=f"the constant ε/2 is within {max(gaps) / error:.2f} ε of every $f_y$ and holds none")
     run.refutes("threshold-downwards", r"\mathbf 1_{(-\infty,a]}(f_y(x_m))=y_m: \text{ share of the labels}").at_least(
-        down, 1.0, where="the threshold at half the level, f_y itself"
+        down, 1.0, where="the threshold at half the level, $f_y$ itself"
     )
 
 
@@ -205,8 +203,8 @@ def weights(run: Run) -> None:
     says.at_most(
         needed,
         spent,
-        loose="ε^(-1/2n) against ε^(-1/n): the weights of broken lines depend continuously on the function, and only "
-        "very deep networks whose weights do not come near the labels' count",
+        loose="$ε^{-1/2n}$ against $ε^{-1/n}$: the weights of broken lines depend continuously on the function, and "
+        "only very deep networks whose weights do not come near the labels' count",
     )
     says.fails(
         "functions with one derivative, networks for two, and one label a weight",

@@ -19,7 +19,6 @@ from torchtheory.approximation.polynomials.landau import (
     landau_constant,
 )
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.approximation.polynomials import TARGETS, arch
 from torchtheory.labs.engine import COLORS, Run, lab
 
@@ -31,6 +30,7 @@ from torchtheory.labs.engine import COLORS, Run, lab
     title="Landau's kernel: polynomials by smoothing, for functions that vanish at both ends",
     errata=["landau-one-end"],
     full={"largest": 16384},
+    least={"largest": 512},
 )
 def landau_polynomials(run: Run, largest: int = 1024) -> None:
     """Landau's polynomials of degree 2n, for n up to `largest`, with the bound of the exercise.
@@ -39,7 +39,6 @@ def landau_polynomials(run: Run, largest: int = 1024) -> None:
     interval: for f(x) = x the printed construction misses f(1) by one half for every n, and works
     once the line through the end values is taken out. Look at the right end of the figure.
     """
-    whole_number(largest, "largest", least=512)
     constants(run)
     sizes = [2**k for k in range(2, largest.bit_length())]
     identity(run)
@@ -88,7 +87,8 @@ def constants(run: Run) -> None:
     says = run.states("L-089", r"\int u^2(1-u^2)^n\,du=J_{n+1}/2(n+1), \text{ exactly}: \text{ difference}")
     says.equal([float(kernel_moment(n, 2) - landau_constant(n + 1) / (2 * (n + 1))) for n in numbers])
     says.fails(
-        "J_n in place of J_{n+1}", [float(kernel_moment(n, 2) - landau_constant(n) / (2 * (n + 1))) for n in numbers]
+        "$J_n$ in place of $J_{n+1}$",
+        [float(kernel_moment(n, 2) - landau_constant(n) / (2 * (n + 1))) for n in numbers],
     )
     run.states("L-089", r"J_{n+1}/J_n=(2n+2)/(2n+3)<1").equal(
         [float(landau_constant(n + 1) / landau_constant(n)) for n in numbers],

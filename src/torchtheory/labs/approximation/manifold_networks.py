@@ -32,7 +32,6 @@ from torchtheory.approximation.piecewise.manifolds import (
     swiss_roll,
     swiss_roll_sheet,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import NotConverged
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.nets.feedforward import affine_layers
@@ -80,6 +79,8 @@ class Reduction(NamedTuple):
     title="On a manifold the ambient dimension enters the network's size once, and linearly",
     errata=["manifold-l1-rate", "manifold-extension-dimension"],
     full={"samples": 8000, "cells": (6, 9), "atlases": 40, "draws": 200_000},
+    least={"samples": 500, "atlases": 3},
+    items={"cells": 2},
 )
 def manifold_networks(
     run: Run,
@@ -94,7 +95,7 @@ def manifold_networks(
     pieces that live in one chart each, and hats in the charts' coordinates approximate them: four
     layers, of which only the first sees the ambient space. Laid isometrically into 3, 30 and 300
     dimensions, the network has the same error and the same size but for that layer, and the number
-    of terms grows as ε^(-d/2) with d = 2 (and d = 1 on the circle); the exponents are means over
+    of terms grows as $ε^{-d/2}$ with d = 2 (and d = 1 on the circle); the exponents are means over
     `atlases`, each from new points. Targets g∘h that factor through two coordinates behave alike.
     Look at how the lines for different D lie on each other.
 
@@ -103,8 +104,6 @@ def manifold_networks(
         cells: of the two meshes of a chart, per direction.
         draws: random points for mean squares.
     """
-    whole_number(samples, "samples", least=500)
-    whole_number(atlases, "atlases", least=3)
     dimensions(run, min(samples, 3000))
     u = swiss_roll_sheet(height=2.0).draw(samples, run.generator)
     fresh = swiss_roll_sheet(height=2.0).draw(500, run.generator)
@@ -325,7 +324,7 @@ def coefficients(run: Run) -> None:
         "manifold-l1-rate",
         r"\|c\|_1=1: N=O(\epsilon^{-1}) \text{ terms give an } L_2 \text{ error } \epsilon, "
         r"\text{ so }\Sigma_N \text{ falls with exponent at most } -1",
-    ).at_most(slope.estimate, -1.0, where="2N coefficients 1/2N: the error of the best N is N^(-1/2)/2, exactly")
+    ).at_most(slope.estimate, -1.0, where="2N coefficients 1/2N: the error of the best N is $N^{-1/2}$/2, exactly")
 
 
 def boundary(x: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.barron.maurey import compress_network, maurey_average, maurey_error
 from torchtheory.approximation.barron.sampled_networks import inverse_sine_integral
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, lab, mean_interval
 from torchtheory.nets.feedforward import mlp
 
@@ -23,6 +22,7 @@ TERMS = (4, 8, 16, 32, 64, 128, 256)
     title="k random terms of a mixture err by exactly (E‖V‖² − ‖X‖²)/k, whatever the dimension",
     errata=["sine-second-problem"],
     full={"draws": 5000, "width": 4000},
+    least={"draws": 30, "width": 50},
 )
 def maurey_lab(run: Run, draws: int = 300, width: int = 600) -> None:
     """Mixtures in a Hilbert space, a wide network, and the sine as networks of sampled steps.
@@ -37,8 +37,6 @@ def maurey_lab(run: Run, draws: int = 300, width: int = 600) -> None:
         draws: random choices of terms.
         width: units of the network that is cut down.
     """
-    whole_number(draws, "draws", least=30)
-    whole_number(width, "width", least=50)
     weights = run.randn(80)
     # signs that agree with the weights' on average: ‖X‖² is half of E‖V‖², not a negligible part
     points = run.randn(80, 50) + weights.sign()[:, None]

@@ -15,7 +15,6 @@ from torchtheory.approximation.memorization.boolean import (
     parity_network,
     parity_tree,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.neurons.threshold_neuron import boolean_inputs, neuron_functions
 
@@ -24,21 +23,21 @@ from torchtheory.neurons.threshold_neuron import boolean_inputs, neuron_function
     "minterm-networks",
     room="approximation",
     covers=["S-40", "X-65"],
-    title="2^(d-1) threshold units make any Boolean function; parity needs d, or log d layers",
+    title="$2^{d-1}$ threshold units make any Boolean function; parity needs d, or log d layers",
     full={"bits": 16},
+    least={"bits": 5},
 )
 def minterm_networks(run: Run, bits: int = 12) -> None:
     """Every Boolean function of two and three bits is written down with one unit a minterm.
 
     The units are McCulloch-Pitts neurons, and with the complement where it is shorter never more
     than half the inputs are needed. Parity attains that number, and its shortest formula (DNF) has
-    2^(d-1) terms; but d threshold units that count do it as well, and so does a tree of exclusive
+    $2^{d-1}$ terms; but d threshold units that count do it as well, and so does a tree of exclusive
     ors. Look at how the three sizes part with the number of bits.
 
     Args:
         bits: of parity, at most.
     """
-    whole_number(bits, "bits", least=5)
     every_function(run)
     parities = parity(run, bits)
     formulas(run)

@@ -27,7 +27,6 @@ from torchtheory.approximation.polynomials.relu import (
     polynomial_network,
     polynomial_values,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 Identity = Literal["difference", "sum"]
@@ -38,8 +37,9 @@ IDENTITIES: tuple[Identity, Identity] = ("difference", "sum")
     "multiplication-network",
     room="approximation",
     covers=["A-91", "X-27", "X-28"],
-    title="ReLU networks multiply within B²4^-n, and a factor 0 gives exactly 0",
+    title="ReLU networks multiply within $B^24^{-n}$, and a factor 0 gives exactly 0",
     full={"levels": 10, "points": 40_000, "polynomials": 20},
+    least={"levels": 2, "points": 100, "polynomials": 1},
 )
 def multiplication_network(run: Run, levels: int = 5, points: int = 2_000, polynomials: int = 2) -> None:
     """Products of two numbers by three polarization identities, of many numbers by trees of them,
@@ -55,9 +55,6 @@ def multiplication_network(run: Run, levels: int = 5, points: int = 2_000, polyn
         points: random points.
         polynomials: random polynomials per number of variables.
     """
-    whole_number(levels, "levels", least=2)
-    whole_number(points, "points", least=100)
-    whole_number(polynomials, "polynomials", least=1)
     two_factors(run, levels, points)
     unit_square(run, levels, points)
     zeros(run, levels)
@@ -193,7 +190,7 @@ def slopes(run: Run, levels: int) -> None:
     ).at_most(measured, promised, 1e-12)
     run.note(
         "The derivatives of the product are worse than its values: largest error "
-        f"{measured[-1]:.2g} at n = {levels}, B = 2.5, where a law of 4^-n would give less than "
+        f"{measured[-1]:.2g} at n = {levels}, B = 2.5, where a law of $4^{{-n}}$ would give less than "
         f"{kept[-1]:.2g}."
     )
 
@@ -240,7 +237,7 @@ def random_polynomials(run: Run, levels: int, points: int, count: int) -> None:
         table.append((d, degree, len(terms), a.bound, measured[-1], size.depth, size.units))
     says = run.states("X-28", r"|\tilde p-p|\le\sum_\alpha|c_\alpha|(|\alpha|-1)_+4^{-(n+1)} \text{ on } [-1,1]^d")
     says.at_most(measured, promised, 1e-12)
-    says.fails("on [-3/2, 3/2]^d", outside)
+    says.fails("on $[-3/2, 3/2]^d$", outside)
     run.table(
         "random-polynomials",
         ["d", "degree", "terms", "promised", "measured", "depth", "units"],

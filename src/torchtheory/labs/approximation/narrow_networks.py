@@ -20,7 +20,6 @@ from torchtheory.approximation.depth.narrow import (
     sphere_witness,
     tangent_network,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.bounds import most_pieces
 from torchtheory.expressivity.folding import zigzag_network
 from torchtheory.labs.engine import COLORS, Run, lab
@@ -35,6 +34,7 @@ HIDDEN = ((2,), (6,), (3, 3), (2, 2, 2))
     covers=["X-23", "X-24", "X-25"],
     title="d + 1 units a layer suffice and d do not; no fixed size suffices",
     full={"strings": 60, "networks": 60, "cells": 8, "steps": 2000},
+    least={"strings": 2, "cells": 2},
 )
 def narrow_networks(run: Run, strings: int = 12, networks: int = 12, cells: int = 4, steps: int = 100) -> None:
     """Strings of maxima and minima become networks of width d + 1; width d is shown to fail.
@@ -52,8 +52,6 @@ def narrow_networks(run: Run, strings: int = 12, networks: int = 12, cells: int 
         cells: of the tangents per direction, at most.
         steps: of training.
     """
-    whole_number(strings, "strings", least=2)
-    whole_number(cells, "cells", least=2)
     fixed_size(run, steps)
     exact_strings(run, strings)
     broken_lines(run, strings)

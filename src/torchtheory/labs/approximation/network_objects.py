@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.network_calculus import block_diagonal, chain, compose, deepen, stack
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.activations.properties import MOST_DERIVATIVES, inspect_activation
 from torchtheory.nets.activations.table import Activation, activation, nth_derivative
@@ -31,6 +30,7 @@ from torchtheory.nets.feedforward import affine_layers, mlp
     title="Counting, combining and drawing networks; which activation has which derivatives at 0",
     errata=["width-of-undefined-numbers"],
     full={"points": 5000},
+    least={"points": 10},
 )
 def network_objects(run: Run, points: int = 200) -> None:
     """The counters of Definition 3.1, the calculus of networks, Figure 3.2 and Table 3.1.
@@ -44,7 +44,6 @@ def network_objects(run: Run, points: int = 200) -> None:
     Args:
         points: random inputs.
     """
-    whole_number(points, "points", least=10)
     counters(run)
     calculus(run, points)
     not_the_function(run, points)

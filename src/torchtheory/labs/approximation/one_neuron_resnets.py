@@ -15,7 +15,6 @@ from torchtheory.approximation.architectures.residual import (
 )
 from torchtheory.approximation.certificates import Approximant, mean_error
 from torchtheory.approximation.depth.narrow import sphere_witness
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab
 from torchtheory.nets.feedforward import mlp
 
@@ -26,6 +25,7 @@ from torchtheory.nets.feedforward import mlp
     covers=["X-87"],
     title="Residual blocks of a single neuron fold the plane and approximate what width 2 cannot",
     full={"folds": 12, "pieces": 32, "samples": 200_000},
+    least={"folds": 4, "pieces": 2},
 )
 def one_neuron_resnets(run: Run, folds: int = 8, pieces: int = 8, samples: int = 20_000) -> None:
     """Blocks x + v ρ(u·x + b) of one neuron each are written down for |x|, |x|² and a disc.
@@ -41,8 +41,6 @@ def one_neuron_resnets(run: Run, folds: int = 8, pieces: int = 8, samples: int =
         pieces: of the function of the length, at most.
         samples: random points for the mean error of a disc.
     """
-    whole_number(folds, "folds", least=4)
-    whole_number(pieces, "pieces", least=2)
     rows = [(m, *error_of(folding_network_of_norm(m), norm)) for m in range(1, folds + 1)]
     unfolded = [folding_network_of_norm(m) for m in range(2, folds + 1)]
     for a in unfolded:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.piecewise.payoffs import Payoff, payoff_network
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 KINDS: tuple[Payoff, ...] = get_args(Payoff)
@@ -22,6 +21,7 @@ KINDS: tuple[Payoff, ...] = get_args(Payoff)
     covers=["A-111"],
     title="Calls, puts, straddles and spreads are exact ReLU networks of depth log d",
     full={"largest": 256, "prices": 20_000},
+    least={"largest": 4},
 )
 def option_payoffs(run: Run, largest: int = 32, prices: int = 2000) -> None:
     """Eight pay-offs on d prices are written down as ReLU networks and compared with formulas.
@@ -35,7 +35,6 @@ def option_payoffs(run: Run, largest: int = 32, prices: int = 2000) -> None:
         largest: number of prices, at most.
         prices: random draws of all prices.
     """
-    whole_number(largest, "largest", least=4)
     dimensions = [d for d in range(1, largest + 1) if d <= 5 or d & (d - 1) == 0]
     rows = [compare(run, kind, d, prices) for kind in KINDS for d in dimensions]
     x = run.randn(prices, 3)

@@ -17,7 +17,6 @@ from torchtheory.approximation.polynomials.fits import (
     weierstrass_degree,
 )
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.neurons.regression import least_squares
 
@@ -42,6 +41,7 @@ TARGETS: tuple[tuple[str, Function], ...] = (
     covers=["S-32", "S-33"],
     title="Nearest polynomials of degree 2, 3, 6, 20; interpolation diverges where they converge",
     full={"points": 4001},
+    least={"points": 101},
 )
 def polynomial_fits(run: Run, points: int = 801) -> None:
     """Three functions on [-1, 1], and the polynomials of degree 2, 3, 6 and 20 nearest to them.
@@ -51,7 +51,6 @@ def polynomial_fits(run: Run, points: int = 801) -> None:
     is found by trying. Interpolation at equally spaced points runs away from Runge's function.
     Look at the ends of the interval in the last row.
     """
-    whole_number(points, "points", least=101)
     best = {name: [best_polynomial(g, m, INTERVAL) for m in DEGREES] for name, g in TARGETS}
     errors = {name: [measured_error(g, a, most_points=1 << 12).lower for a in best[name]] for name, g in TARGETS}
     through = [sup_distance(runge, equispaced_interpolant(runge, m, INTERVAL), INTERVAL).lower for m in DEGREES]

@@ -19,7 +19,6 @@ from torchtheory.approximation.polynomials.bernstein import (
     split_residual,
 )
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 
@@ -50,6 +49,7 @@ TARGETS: tuple[tuple[str, Function, float], ...] = (
     title="Bernstein polynomials converge uniformly to every continuous function",
     errata=["bernstein-sums-from-one"],
     full={"doublings": 10},
+    least={"doublings": 5},
 )
 def bernstein_polynomials(run: Run, doublings: int = 6) -> None:
     """The basis, its moments in exact arithmetic, and the polynomials of degree 4, 8, 16, ...
@@ -61,7 +61,6 @@ def bernstein_polynomials(run: Run, doublings: int = 6) -> None:
     Args:
         doublings: degrees 4, 8, 16, ..., so many of them.
     """
-    whole_number(doublings, "doublings", least=2)
     degrees = [2 ** (k + 2) for k in range(doublings)]
     basis(run)
     moments(run)

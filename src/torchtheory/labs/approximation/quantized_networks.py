@@ -22,7 +22,6 @@ from torchtheory.approximation.rates.quantization import (
 )
 from torchtheory.approximation.targets import Function, values_of
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 
@@ -60,20 +59,19 @@ CASES: tuple[tuple[int, float, int, Function], ...] = (
     title="Hölder functions by networks of fixed depth whose weights have O(log 1/ε) bits",
     errata=["fixed-depth-without-layers"],
     full={"halvings": 7, "points": 2001},
+    least={"halvings": 3, "points": 20},
 )
 def quantized_networks(run: Run, halvings: int = 4, points: int = 401) -> None:
     """Finite element networks for Hölder functions, rounded, written as bits and read back.
 
-    For errors ε halved `halvings` times the network keeps its promise with ε^(-d/(n+ζ)) weights
+    For errors ε halved `halvings` times the network keeps its promise with $ε^{-d/(n+ζ)}$ weights
     and always the same number of layers; after rounding every weight to the grid of spacing
-    2^(-s⌈log₂ 1/ε⌉) the error stays below 2ε; the string of bits grows as M log 1/ε, and what is
+    $2^{-s⌈log₂ 1/ε⌉}$ the error stays below 2ε; the string of bits grows as M log 1/ε, and what is
     read back is the network itself. Look at what fewer bits do.
 
     Args:
         points: of the grid of the interval on which errors are measured.
     """
-    whole_number(halvings, "halvings", least=3)
-    whole_number(points, "points", least=20)
     errors = [2.0 ** -(2 + k) for k in range(halvings)]
     promises(run, errors, points)
     rates(run)
@@ -112,10 +110,10 @@ def promises(run: Run, errors: list[float], points: int) -> None:
     says.at_most(
         [m for _, m in made],
         [a.bound for a, _ in made],
-        where="and so in every L_p on the cube, whose volume is 1",
+        where="and so in every $L_p$ on the cube, whose volume is 1",
     )
     says.fails(
-        "|x - 1/5|^(1/2) as if it had a Lipschitz derivative",
+        "$|x - 1/5|^{1/2}$ as if it had a Lipschitz derivative",
         [error_of(cusp, a.network, 1, points) for a in wrong],
         promised=[a.bound for a in wrong],
     )

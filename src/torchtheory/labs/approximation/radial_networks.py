@@ -20,7 +20,6 @@ from torchtheory.approximation.depth.radial import (
     squared_length_network,
     squared_length_size,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, fit_slope, lab
 
 SIZES = ((2, 4), (4, 16), (8, 64), (16, 256))
@@ -34,6 +33,7 @@ SQUARES = (8, 16, 32, 64)
     title="Two hidden layers write functions of a length down; their size is polynomial",
     errata=["radial-functions-upper-bound"],
     full={"points": 20_000, "steps": 2000, "seeds": 5, "parameters": 2000},
+    least={"points": 200, "seeds": 2},
 )
 def radial_networks_lab(run: Run, points: int = 1500, steps: int = 200, seeds: int = 2, parameters: int = 600) -> None:
     """Profiles of the squared length, broken lines of the 1-norm, and shells with random signs.
@@ -51,8 +51,6 @@ def radial_networks_lab(run: Run, points: int = 1500, steps: int = 200, seeds: i
         seeds: trained networks per architecture.
         parameters: of a trained network, about.
     """
-    whole_number(points, "points", least=200)
-    whole_number(seeds, "seeds", least=2)
     rows = profiles(run, points)
     sizes(run)
     exact(run, points)

@@ -20,7 +20,6 @@ from torchtheory.approximation.barron.random_steps import (
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
 from torchtheory.approximation.certificates import network_size
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Interval, Run, fit_slope, lab, mean_interval
 
 COUNTS = (16, 64, 256, 1024)
@@ -38,6 +37,7 @@ COUNTS = (16, 64, 256, 1024)
         "mean-steps-without-amplitude",
     ],
     full={"seeds": 100, "points": 1000, "draws": 20_000},
+    least={"seeds": 4, "points": 20, "draws": 1_000},
 )
 def random_steps_lab(run: Run, seeds: int = 40, points: int = 40, draws: int = 4000) -> None:
     """Pairs of steps, and complex exponentials, at random frequencies of a function.
@@ -54,9 +54,6 @@ def random_steps_lab(run: Run, seeds: int = 40, points: int = 40, draws: int = 4
         points: random points of the ball at which errors are measured.
         draws: single terms for means, point by point.
     """
-    whole_number(seeds, "seeds", least=4)
-    whole_number(points, "points", least=20)
-    whole_number(draws, "draws", least=1000)
     unbiased(run, draws)
     curves = rates(run, seeds, points)
     printed(run, draws)
@@ -65,7 +62,7 @@ def random_steps_lab(run: Run, seeds: int = 40, points: int = 40, draws: int = 4
     run.figure(
         "rates",
         lambda axes: plot(axes, curves),
-        caption="Mean squared error over draws, times (C_f)⁻²: below 1/n (black) with the right "
+        caption="Mean squared error over draws, times ($C_f$)⁻²: below 1/n (black) with the right "
         "weights; with one sign for both steps (dashed) a Gaussian is not met at all.",
         grid=(1, 2),
     )

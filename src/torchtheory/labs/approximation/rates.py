@@ -21,7 +21,6 @@ from torchtheory.approximation.rates.table import (
     exponent_gaps,
 )
 from torchtheory.approximation.rates.theorems import Setting
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 
@@ -33,6 +32,7 @@ from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
     title="Every proved rate in one table: the curse of dimension, and who escapes it",
     errata=["ridge-exponent", "depth-for-weights-exponent"],
     full={"dimensions": 40, "degrees": 6000, "directions": 96},
+    least={"dimensions": 3},
 )
 def rates_table(run: Run, dimensions: int = 12, degrees: int = 1500, directions: int = 48) -> None:
     """The theorems on how many units or weights approximate a class, as rows that compare.
@@ -50,7 +50,6 @@ def rates_table(run: Run, dimensions: int = 12, degrees: int = 1500, directions:
         degrees: of the polynomials that a radial function is expanded in.
         directions: of the ridge functions, at most.
     """
-    whole_number(dimensions, "dimensions", least=3)
     consistency(run, dimensions)
     constants(run)
     ridges(run, degrees, directions)
@@ -61,7 +60,7 @@ def rates_table(run: Run, dimensions: int = 12, degrees: int = 1500, directions:
         ["ids", "class", "side", "counts", "exponent at n=2, d=3", "logs", "norm", "networks",
          "continuous", "few bits", "number known", "erratum"],
         [table_row(row) for row in THEOREMS],
-        caption="Size of order error^-exponent, with a power of log(1/error)",
+        caption="Size as a power of 1/error, with a power of log(1/error)",
     )  # fmt: skip
     run.figure(
         "curse",
@@ -227,7 +226,7 @@ def ridges(run: Run, degrees: int, directions: int) -> None:
         "directions",
         ["directions", "error, equispaced", "error, directions searched", "error, random"],
         list(zip(sizes, even, best, random, strict=True)),
-        caption="Ridge functions for (1/2 - |x|²)_+^0.75: searching directions gains little",
+        caption="Ridge functions for $(1/2-|x|^2)_+^{0.75}$: searching directions gains little",
     )
 
 

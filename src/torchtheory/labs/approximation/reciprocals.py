@@ -16,7 +16,6 @@ from torchtheory.approximation.polynomials.reciprocals import (
     reciprocal_network,
 )
 from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 #: name, numerator, denominator, low, high, largest numerator on [-1, 1]^d
@@ -33,6 +32,7 @@ QUOTIENTS: tuple[tuple[str, Polynomial, Polynomial, float, float, float], ...] =
     covers=["X-33"],
     title="ReLU networks divide with polylogarithmically many weights",
     full={"digits": 6, "points": 20_001},
+    least={"digits": 2, "points": 101},
 )
 def rational_networks(run: Run, digits: int = 2, points: int = 501) -> None:
     """The reciprocal on [a, 1] and three quotients of polynomials, as networks with a certificate.
@@ -45,8 +45,6 @@ def rational_networks(run: Run, digits: int = 2, points: int = 501) -> None:
     Args:
         points: of the grids on which errors are measured.
     """
-    whole_number(digits, "digits", least=2)
-    whole_number(points, "points", least=101)
     products(run, points)
     found = reciprocals(run, digits, points)
     growth(run)
@@ -175,7 +173,7 @@ def quotients(run: Run, digits: int, points: int) -> dict[str, list[tuple[Ration
         "quotients",
         ["p/q", "ε", "numerator", "denominator", "product", "measured", "depth", "weights"],
         rows,
-        caption="Quotients on [-1, 1]^d, with the parts of the certificate",
+        caption="Quotients on $[-1, 1]^d$, with the parts of the certificate",
     )
     return made
 

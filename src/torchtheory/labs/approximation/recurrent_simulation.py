@@ -24,7 +24,6 @@ from torchtheory.approximation.architectures.recurrent_simulation import (
 )
 from torchtheory.approximation.architectures.recurrent_systems import DynamicalSystem, ShallowRNN
 from torchtheory.approximation.certificates import Box, box_grid
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 
@@ -62,6 +61,7 @@ Fits = dict[str, list[tuple[Simulation, SystemDistance]]]
     covers=["X-90", "X-91", "X-92"],
     title="A recurrent network follows any smooth system, as far as errors let it",
     full={"widths": [16, 32, 64, 128, 256], "samples": 2000, "forever": 5000},
+    least={"samples": 10},
 )
 def recurrent_simulation(run: Run, widths: list[int] | None = None, samples: int = 200, forever: int = 400) -> None:
     """A pendulum, the chaotic logistic map and a pushed rotation become recurrent networks.
@@ -77,7 +77,6 @@ def recurrent_simulation(run: Run, widths: list[int] | None = None, samples: int
         samples: random trajectories.
         forever: steps for which a system that forgets is followed.
     """
-    whole_number(samples, "samples", least=10)
     closeness(run, samples)
     fits = simulations(run, widths or [16, 32, 64], samples)
     asked(run, samples)

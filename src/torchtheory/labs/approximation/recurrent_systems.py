@@ -13,7 +13,6 @@ from torchtheory.approximation.architectures.recurrent_systems import (
     rnn_with_bias,
     shallow_rnn,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 ACTIVATIONS = ("tanh", "relu", "logistic", "softsign")
@@ -26,6 +25,7 @@ ACTIVATIONS = ("tanh", "relu", "logistic", "softsign")
     title="A recurrent network is a system, a deep network, and a map from sequences to vectors",
     errata=["recurrent-spaces-swapped", "recurrent-matrices-transposed"],
     full={"states": 24, "time": 40, "networks": 8},
+    least={"time": 3},
 )
 def recurrent_systems(
     run: Run, states: int = 6, inputs: int = 3, outputs: int = 2, time: int = 9, networks: int = 3
@@ -44,7 +44,6 @@ def recurrent_systems(
         time: steps.
         networks: random networks.
     """
-    whole_number(time, "time", least=3)
     torchs_own(run, states, inputs, outputs, time, networks)
     constant(run)
     unrolled(run, states, inputs, outputs, time, networks)
@@ -169,7 +168,7 @@ def causality(run: Run, n: int, m: int, p: int, time: int) -> Tensor:
     own = torch.cat([sizes[k + 1, k].reshape(1) for k in range(time)])
     says = run.states("X-89", r"h_{t+1}=f(h_t,x_t):\ \partial y_t/\partial x_s=0 \text{ for } s\ge t")
     says.equal(sizes[(s >= t).expand_as(sizes)])
-    says.fails("the other convention, h_t = f(h_{t-1}, x_t), at s = t", own)
+    says.fails("the other convention, $h_t=f(h_{t-1},x_t)$, at s = t", own)
     run.states("X-89", r"\|\partial y_t/\partial x_s\|>0 \text{ for } s<t").above(sizes[(s < t).expand_as(sizes)], 0.0)
     run.states("X-89", r"h_t=f(h_{t-1},x_t):\ \|\partial y_t/\partial x_s\|>0 \text{ for } s\le t").above(
         sizes[1:][(s <= t[:-1]).expand(time, time)], 0.0, where="the same outputs, numbered one earlier"

@@ -16,7 +16,6 @@ from torchtheory.approximation.architectures.residual import (
     unroll_residual,
 )
 from torchtheory.approximation.certificates import network_size
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 
 
@@ -26,6 +25,7 @@ from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
     covers=["X-85", "X-86"],
     title="Residual blocks: unrolled, trained at depth, and writing down a sample in 2nk weights",
     full={"largest": 6400, "depths": (8, 16, 32, 64), "steps": 300, "seeds": 12},
+    least={"largest": 100, "seeds": 3},
 )
 def residual_memorization(
     run: Run,
@@ -49,8 +49,6 @@ def residual_memorization(
         depths: of the trained networks, in blocks of two layers.
         steps: of training.
     """
-    whole_number(largest, "largest", least=100)
-    whole_number(seeds, "seeds", least=3)
     unrolling(run)
     losses = degradation(run, depths, steps, seeds)
     sizes = [n for n in (100, 400, 1600, 6400) if n <= largest]

@@ -21,8 +21,7 @@ from torchtheory.approximation.rates.risk_gaps import (
 from torchtheory.approximation.targets import Function
 from torchtheory.approximation.universality.cybenko import sigmoid_staircase
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.checks import whole_number
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.neurons.regression import least_squares
 
 X = torch.linspace(0, 1, 257, dtype=torch.float64)
@@ -49,6 +48,8 @@ def relu_features(width: int) -> Tensor:
     covers=["A-33", "X-01", "X-02"],
     title="Excess risk = approximation + estimation + training; the sup norm bounds its first part",
     full={"trials": 400, "sizes": (50, 200, 800, 3200)},
+    least={"trials": 10, "sizes": 20},
+    items={"sizes": 2},
 )
 def risk_decomposition(run: Run, trials: int = 50, sizes: tuple[int, ...] = (50, 200, 800)) -> None:
     """ReLU networks with fixed kinks are fitted to noisy values of a wave, exactly and by descent.
@@ -63,9 +64,6 @@ def risk_decomposition(run: Run, trials: int = 50, sizes: tuple[int, ...] = (50,
         trials: random samples per size.
         sizes: of the samples.
     """
-    whole_number(trials, "trials", least=10)
-    if len(sizes) < 2 or min(sizes) < 20:
-        raise InvalidInput(f"take two sample sizes of 20 or more, not {sizes}")
     sizes = tuple(sorted(sizes))
     chains = {(n, m): [one_chain(run, n, m) for _ in range(trials)] for n in WIDTHS for m in sizes}
     every = [c for row in chains.values() for c in row]
@@ -140,7 +138,7 @@ def sample_size(run: Run, chains: dict[tuple[int, int], list[RiskChain]], sizes:
     line = [float(least_squares(relu_features(n), 2 * X + 1).residual.square().mean()) for n in WIDTHS]
     says = run.states("X-01", r"\text{more units: the approximation error is at most an eighth for twice the width}")
     says.at_most(
-        best[1:], [b / 8 for b in best[:-1]], where="broken lines err by N^(-2) in L², a sixteenth in the limit"
+        best[1:], [b / 8 for b in best[:-1]], where="broken lines err by $N^{-2}$ in L², a sixteenth in the limit"
     )
     says.fails(
         "classes that do not grow: constants and one ReLU",

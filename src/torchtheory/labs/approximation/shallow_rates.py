@@ -24,7 +24,6 @@ from torchtheory.approximation.polynomials.shallow import (
     shallow_polynomial,
 )
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 
 BOTH = ["A-31", "X-18"]
@@ -34,17 +33,18 @@ BOTH = ["A-31", "X-18"]
     "shallow-smooth-rates",
     room="approximation",
     covers=["A-31", "X-17", "X-18"],
-    title="N units of a smooth activation err by N^(-k/d) for k derivatives",
+    title="N units of a smooth activation err by $N^{-k/d}$ for k derivatives",
     errata=["shallow-rate-exponent"],
     full={"largest_degree": 128, "panels": 64},
+    least={"largest_degree": 32},
 )
 def shallow_smooth_rates(run: Run, largest_degree: int = 64, panels: int = 32) -> None:
     """Polynomials in one to three variables by differences of an activation, and what they reach.
 
-    A polynomial of degree m in each variable takes (m + 1)^d units, and its error falls with the
+    A polynomial of degree m in each variable takes $(m + 1)^d$ units, and its error falls with the
     step as promised until rounding takes over. Networks of four activations are built for a
-    function with a kink, networks of units e^(jx) for functions with just k derivatives in L₁, L₂
-    and L_∞. With units e^(j·x), whose weights do not depend on the function, the least L₂ error is
+    function with a kink, networks of units $e^{jx}$ for functions with just k derivatives in L₁, L₂
+    and L_∞. With units $e^{j·x}$, whose weights do not depend on the function, the least L₂ error is
     measured for functions with exactly k derivatives, and for analytic ones. Its exponent is at
     most -k/d. Look at the size of the output weights that this takes.
 
@@ -52,7 +52,6 @@ def shallow_smooth_rates(run: Run, largest_degree: int = 64, panels: int = 32) -
         largest_degree: of the polynomials in one variable.
         panels: of the quadrature on the line; half as many per direction in the plane.
     """
-    whole_number(largest_degree, "largest_degree", least=32)
     polynomials(run)
     built(run)
     found = rates(run, largest_degree, panels)
@@ -62,8 +61,8 @@ def shallow_smooth_rates(run: Run, largest_degree: int = 64, panels: int = 32) -
         "rates",
         lambda axes: plot(axes, found, analytic),
         grid=(1, 3),
-        caption="Least L₂ error of units e^(j·x) for functions of finite smoothness (left; lines: "
-        "N^(-k/d)) and for an analytic one (middle), where the Taylor polynomial at 1/2 diverges. "
+        caption="Least L₂ error of units $e^{j·x}$ for functions of finite smoothness (left; lines: "
+        "$N^{-k/d}$) and for an analytic one (middle), where the Taylor polynomial at 1/2 diverges. "
         "Right: the output weights that the fits need.",
     )
 
@@ -100,7 +99,7 @@ def polynomials(run: Run) -> None:
         r"\tfrac{\max|\sigma^{(|\alpha|+1)}|}{|\sigma^{(|\alpha|)}(b)|}+\text{rounding}",
     )
     says.at_most(measured, promised)
-    says.fails("on [0, 6]^d, beyond the cube", beyond, promised=beyond_promise)
+    says.fails("on $[0, 6]^d$, beyond the cube", beyond, promised=beyond_promise)
     run.states("X-17", r"\text{degree } m \text{ in each of } d \text{ variables: } (m+1)^d \text{ units}").equal(
         units, counts
     )
@@ -223,7 +222,7 @@ def rates(run: Run, largest: int, panels: int) -> dict[tuple[int, int], list[Spa
             BOTH, rf"\min_{{\theta^{{(2)}}}}\|\Phi-g\|_{{L_2}}\sim N^{{-k/d}}: \text{{ exponent for }} k={k},\ d={d}"
         )
         says.at_most(
-            slope, -k / d, where="products of |x - 1/2|^(k - 0.49), which have k square integrable derivatives"
+            slope, -k / d, where="products of $|x - 1/2|^{k - 0.49}$, which have k square integrable derivatives"
         )
         says.fails("a function with less than k derivatives", rougher)
     run.table(
@@ -264,7 +263,7 @@ def fast(run: Run, panels: int) -> list[tuple[int, SpanDistance, float]]:
     rough = [exponential_span(corner(2, 1), m, 1, panels=panels).mean_square for m in (12, 22)]
     says = run.states(BOTH, r"g \text{ analytic: ten degrees more divide the error by 100}")
     says.at_most(measured, 0.01, where=", ".join(functions))
-    says.fails("|x - 1/2|^1.51 is not analytic", rough[1] / rough[0])
+    says.fails("$|x - 1/2|^{1.51}$ is not analytic", rough[1] / rough[0])
     x = torch.linspace(0, 1, 401, dtype=torch.float64)
     rows = []
     for m in range(2, 31, 2):

@@ -18,7 +18,6 @@ from torchtheory.approximation.dictionaries.shearlets import (
     shearlet_frame,
 )
 from torchtheory.approximation.piecewise.boxes import cell_centers
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 ELEMENTS = ((0, 0), (1, 1), (2, -1), (2, 2), (3, 1), (4, -3))
@@ -31,12 +30,13 @@ SHEARS = range(-5, 6)
     covers=["X-45"],
     title="Shearlets are as wide as the square of their length, and the right one feels the edge",
     full={"size": 256, "scales": 5, "angles": 24},
+    least={"angles": 4},
 )
 def shearlets(run: Run, size: int = 64, scales: int = 3, angles: int = 12) -> None:
     """The shearlet system is built as printed, and as a frame for images adapted to two cones.
 
-    Scaling has determinant 2^(3j/2), so the factor 2^(3j/4) keeps norms; supports shrink to
-    2^-j by 2^(-j/2); an edge x_1 = s x_2 is felt most by the shear k = -s 2^(j/2), and by none of a
+    Scaling has determinant $2^{3j/2}$, so the factor $2^{3j/4}$ keeps norms; supports shrink to
+    $2^{-j}$ by $2^{-j/2}$; an edge $x_1$ = s $x_2$ is felt most by the shear k = -s $2^{j/2}$, and by none of a
     finite number of shears when it is nearly horizontal, which is why images are given a second
     cone. The frame's windows tile the frequencies with squares that add to 1, so it reproduces
     every image, and an edge of any direction excites the windows across it. Look at the elements.
@@ -46,7 +46,6 @@ def shearlets(run: Run, size: int = 64, scales: int = 3, angles: int = 12) -> No
         scales: of the frame.
         angles: of the edges that are looked for.
     """
-    whole_number(angles, "angles", least=4)
     literal(run)
     edges(run)
     frame = shearlet_frame(size, scales)
@@ -96,7 +95,7 @@ def literal(run: Run) -> None:
         1e-12,
     )
     says.fails(
-        "isotropic scaling, 2^j in both directions",
+        "isotropic scaling, $2^j$ in both directions",
         [float(torch.linalg.det(2.0**j * torch.eye(2))) for j in scales for _ in (0, 3)],
     )
     # every element but the first is shifted by (1, 1); all stay within [-4, 4]^2
@@ -109,7 +108,7 @@ def literal(run: Run) -> None:
         wrong.append(found[-1] * 2 ** (j / 4))
     says = run.states("X-45", r"\|\psi_{j,k,n}\|_2=\|\psi\|_2")
     says.equal(found, exact, 1e-3)
-    says.fails("the factor 2^j of isotropic wavelets", wrong)
+    says.fails("the factor $2^j$ of isotropic wavelets", wrong)
     laws, round_ones = [], []
     for j in (0, 2, 4):
         laws.append(side(shearlet(generator, j, 0)))

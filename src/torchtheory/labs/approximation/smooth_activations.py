@@ -24,7 +24,6 @@ from torchtheory.approximation.universality.uniform_fit import (
     random_units,
     span_error,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.nets.activations.table import nth_derivative
 from torchtheory.neurons.regression import least_squares
@@ -37,19 +36,19 @@ ACTIVATIONS = ("exp", "logistic", "tanh", "sin", "softplus")
     "monomials-by-differences",
     room="approximation",
     covers=["A-32", "L-082", "L-083", "L-084", "N-32", "X-11"],
-    title="k + 1 units of any smooth activation give x^k, as far as rounding lets them",
+    title="k + 1 units of any smooth activation give $x^k$, as far as rounding lets them",
     errata=["degree-k-derivative-k"],
     full={"orders": 6},
+    least={"orders": 2},
 )
 def monomials_by_differences(run: Run, orders: int = 4) -> None:
-    """Difference quotients of an activation in its input weight, as networks, up to x^`orders`.
+    """Difference quotients of an activation in its input weight, as networks, up to the power `orders`.
 
     The error is held against the promise over eight decades of steps; in double precision it is a
     V whose bottom is found from the bound, and in 80 digits it is a line. A bias where no
     derivative vanishes is looked for, and whole functions follow through their Bernstein
     polynomials. Look at how fast the bottom of the V rises with the power.
     """
-    whole_number(orders, "orders", least=2)
     steps = [10 ** (-e / 2) for e in range(1, 17)]
     biases = {name: good_bias(name, orders + 1)[0] for name in ACTIVATIONS}
     promises(run, orders, steps, biases)
@@ -62,7 +61,7 @@ def monomials_by_differences(run: Run, orders: int = 4) -> None:
         "steps",
         lambda axes: plot_steps(axes, orders, steps, biases["tanh"]),
         grid=(1, 2),
-        caption="Sup error of x^k on [-1, 1] by differences of tanh, and its promise (lines). "
+        caption="Sup error of $x^k$ on [-1, 1] by differences of tanh, and its promise (lines). "
         "Left one-sided, right central differences; the cross is the step found from the bound.",
     )
 
@@ -260,18 +259,21 @@ def square(z: Tensor) -> Tensor:
     errata=["hornik-any-activation"],
     title="One hidden layer is universal unless its activation is a polynomial",
     full={"doublings": 8, "seeds": 10},
+    least={"doublings": 3, "seeds": 1},
 )
 def universality_of_activations(run: Run, doublings: int = 6, seeds: int = 3) -> None:
-    """Random units of seven activations, output weights by least squares, 2 to 2^`doublings` units.
+    """Random units of seven activations, output weights by least squares, in ever more units.
 
     The criterion, set beforehand: for each of four targets and each activation that is not a
     polynomial, the median sup error over `seeds` draws at the largest width is below 0.15 of
     that of the best constant. A polynomial activation of degree k only ever gives polynomials of
-    degree k: the features have rank at most k + 1 and x^{k+1} stays at distance 2^{-k}. Look at
+    degree k: the features have rank at most k + 1 and $x^{k+1}$ stays at distance $2^{-k}$. Look at
     the plateau.
+
+    Args:
+        doublings: the largest width is 2 to this power.
+        seeds: draws of the units of each width.
     """
-    whole_number(doublings, "doublings", least=3)
-    whole_number(seeds, "seeds", least=1)
     widths = [2**k for k in range(1, doublings + 1)]
     drawn = torch.randint(2**31, (seeds,), generator=run.generator).tolist()
     layers: dict[str, Any] = {

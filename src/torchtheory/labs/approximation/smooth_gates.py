@@ -24,7 +24,6 @@ from torchtheory.approximation.polynomials.smooth_gates import (
     smooth_square_network,
 )
 from torchtheory.approximation.polynomials.squaring import square_network, squaring_levels
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 ACTIVATIONS = ("tanh", "logistic", "softplus", "exp", "sin")
@@ -35,15 +34,16 @@ X = torch.linspace(-1, 1, 401, dtype=torch.float64)
     "smooth-gates",
     room="approximation",
     covers=["X-29", "X-67"],
-    title="Two smooth units square, four multiply; d factors take 2^d units or 4(d - 1)",
+    title="Two smooth units square, four multiply; d factors take $2^d$ units or 4(d - 1)",
     full={"factors": 12, "points": 4000},
+    least={"factors": 4, "points": 50},
 )
 def smooth_gates(run: Run, factors: int = 8, points: int = 500) -> None:
     """Differences of a smooth activation square and multiply, with a step h instead of layers.
 
     The measured errors stay below Taylor's remainder plus what rounding can add, for steps from
     0.5 to 10⁻⁶; they fall with h², with the predicted constant, until rounding takes over; the
-    number of weights never changes. Products of d factors are then made by one layer of 2^d units
+    number of weights never changes. Products of d factors are then made by one layer of $2^d$ units
     and by a tree of 4(d - 1). Units that do not sit where the formula takes its derivative spoil
     everything. Look at the V of the left panel, and at how much earlier the shallow network meets
     the limit of double precision.
@@ -52,8 +52,6 @@ def smooth_gates(run: Run, factors: int = 8, points: int = 500) -> None:
         factors: of a product, at most.
         points: random points.
     """
-    whole_number(factors, "factors", least=4)
-    whole_number(points, "points", least=50)
     centers = {a: good_bias(a, 4)[0] for a in ACTIVATIONS}
     curves = squares(run, centers)
     rates(run, centers)

@@ -32,7 +32,6 @@ from torchtheory.approximation.piecewise.yarotsky import (
 from torchtheory.approximation.rates.explicit_sizes import yarotsky_units
 from torchtheory.approximation.targets import Function, values_of
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab
 from torchtheory.primer.function_spaces import slobodeckij_seminorm
 
@@ -69,12 +68,13 @@ CASES: tuple[tuple[int, int, Function], ...] = (
     title="A ReLU network within ε of a smooth function, with its certificate",
     errata=["taylor-coefficient-by-order"],
     full={"halvings": 9, "points": 4001, "refinements": 5},
+    least={"halvings": 3, "refinements": 3},
 )
 def sobolev_networks(run: Run, halvings: int = 4, points: int = 401, refinements: int = 4) -> None:
     """The network of Yarotsky's proof for errors ε halved `halvings` times, one and two variables.
 
     The measured error, its Taylor part and its product part each stay within their promise; the
-    number of parameters follows ε^(-d/n), with a logarithm, and the depth log 1/ε. The error of
+    number of parameters follows $ε^{-d/n}$, with a logarithm, and the depth log 1/ε. The error of
     the derivative falls by one power of the number of patches less. With skips instead of handed
     on numbers a logarithm is saved; a running sum saves it as well. Look at how much smaller than
     its promise the error is, and at the two slopes.
@@ -83,8 +83,6 @@ def sobolev_networks(run: Run, halvings: int = 4, points: int = 401, refinements
         points: of the grids on which errors are measured.
         refinements: numbers of patches 8, 16, 32, ..., so many of them, and two between any two.
     """
-    whole_number(halvings, "halvings", least=3)
-    whole_number(refinements, "refinements", least=3)
     gluing(run, points)
     made = certified(run, halvings, points)
     growth(run, halvings)

@@ -11,7 +11,6 @@ from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.memorization.networks import shallow_memorizer
 from torchtheory.approximation.memorization.sontag import SontagInterpolant, sontag_interpolant
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import affine_layers
 
@@ -22,6 +21,7 @@ from torchtheory.nets.feedforward import affine_layers
     covers=["X-20"],
     title="N + 1 sigmoidal units come within ε of any 2N + 1 points",
     full={"most": 50},
+    least={"most": 3},
 )
 def sontag_interpolation(run: Run, most: int = 25) -> None:
     """2N + 1 random points on a line are approximated by N + 1 units, written down.
@@ -31,7 +31,6 @@ def sontag_interpolation(run: Run, most: int = 25) -> None:
     10⁻⁵, for every N up to `most`, with the logistic function and with tanh. Steps that are not
     steep enough, or no straight unit, break it. Look at what the network does between the points.
     """
-    whole_number(most, "most", least=3)
     errors = [1e-1, 1e-3, 1e-5]
     rows: list[tuple[int, float, str, SontagInterpolant]] = []
     flat, untilted, taken, naive = [], [], [], []

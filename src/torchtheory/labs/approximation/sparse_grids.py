@@ -15,7 +15,6 @@ from torchtheory.approximation.piecewise.sparse_grids import (
     sparse_grid_size,
 )
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 
 
@@ -44,8 +43,9 @@ FUNCTIONS: tuple[tuple[str, Function, float], ...] = (
     "sparse-grid-networks",
     room="approximation",
     covers=["X-53"],
-    title="Functions with mixed derivatives: about ε^(-1/2) units in any dimension",
+    title="Functions with mixed derivatives: about $ε^{-1/2}$ units in any dimension",
     full={"dimensions": 6, "level": 7, "points": 20000},
+    least={"dimensions": 2, "level": 4},
 )
 def sparse_grid_networks(run: Run, dimensions: int = 4, level: int = 5, points: int = 1500) -> None:
     """Hierarchical interpolants on sparse grids in two to `dimensions` variables, and as networks.
@@ -59,8 +59,6 @@ def sparse_grid_networks(run: Run, dimensions: int = 4, level: int = 5, points: 
         level: of the finest sparse grid.
         points: random points at which errors are measured.
     """
-    whole_number(dimensions, "dimensions", least=2)
-    whole_number(level, "level", least=4)
     spaces = list(range(2, dimensions + 1))
     interpolation(run, spaces, level)
     found = errors(run, spaces, level, points)
@@ -71,7 +69,7 @@ def sparse_grid_networks(run: Run, dimensions: int = 4, level: int = 5, points: 
         grid=(1, 2),
         caption="Left: the sparse grid of level 5 in the plane. Right: promised (lines) and "
         "measured (marks) errors for Π x(1 - x) against the number of points; dashed the full "
-        "grid with its error of 4^-m/8.",
+        "grid with its error of $4^{-m}$/8.",
     )
 
 
@@ -135,7 +133,7 @@ def errors(run: Run, spaces: list[int], level: int, points: int) -> dict[int, li
         full = fit_slope([4.0**m for m in levels], [(2.0**m - 1) ** d for m in levels])
         says = run.states("X-53", rf"\text{{points for an error }}\epsilon: \text{{ exponent below }} d/2,\ d={d}")
         says.below(fitted.estimate, d / 2)
-        says.fails("the full grid with error 4^-m/8", full.estimate)
+        says.fails("the full grid with error $4^{-m}$/8", full.estimate)
     far = [200, 250, 300, 350, 400]
     slopes, near = (
         [
@@ -182,7 +180,7 @@ def networks(run: Run, points: int) -> None:
     says = run.states("X-53", r"\|f-\text{network}\|_\infty\le\text{what the levels left out add}+\text{products}")
     says.at_most(measured, promised)
     says.fails(
-        "told a mixed derivative of 2^-d instead of 2^d",
+        "told a mixed derivative of $2^{-d}$ instead of $2^d$",
         measured,
         promised=[sparse_grid_error(m, d, 2.0**-d) + p for (d, m, *_), p in zip(rows, products, strict=True)],
     )

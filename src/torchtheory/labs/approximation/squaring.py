@@ -15,7 +15,6 @@ from torchtheory.approximation.polynomials.squaring import (
     square_network,
     squaring_levels,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.bounds import curvature_floor, most_pieces
 from torchtheory.expressivity.folding import sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces
@@ -27,9 +26,10 @@ from torchtheory.nets.feedforward import affine_layers
     "squaring-network",
     room="approximation",
     covers=["A-90", "A-145", "X-26"],
-    title="Width 3 and n layers square within 4^-(n+1), and a recurrent net of 4 units forever",
+    title="Width 3 and n layers square within $4^{-(n+1)}$, and a recurrent net of 4 units forever",
     errata=["fixed-size-relu-affine"],
     full={"levels": 12},
+    least={"levels": 2},
 )
 def squaring_network(run: Run, levels: int = 6) -> None:
     """The networks of Figures 1.9 and 3.3 are written down for 1 to `levels` hidden layers.
@@ -40,7 +40,6 @@ def squaring_network(run: Run, levels: int = 6) -> None:
     size without recurrence cannot. Look at how each row of saw-teeth halves the distance of the
     points where the broken line meets the parabola.
     """
-    whole_number(levels, "levels", least=2)
     made = [square_network(n) for n in range(1, levels + 1)]
     interpolation(run, made)
     promises(run, made)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.barron.stratified_steps import steps_in_strata
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 
 #: cells a side, by dimension; cells must be small beside the ball for the rate to show
@@ -21,16 +20,17 @@ SIZES = {1: (8, 16, 32, 64, 128), 2: (6, 8, 10, 13, 16, 20, 26), 3: (5, 6, 8, 10
     "stratified-steps",
     room="approximation",
     covers=["X-19"],
-    title="One step from every stratum: the error falls as N^(-1/2-1/2d), not N^(-1/2)",
+    title="One step from every stratum: the error falls as $N^{-1/2-1/2d}$, not $N^{-1/2}$",
     full={"pairs": 60_000, "draws": 60, "points": 2000},
+    least={"pairs": 1_000, "draws": 5, "points": 50},
 )
 def stratified_steps(run: Run, pairs: int = 3000, draws: int = 60, points: int = 300) -> None:
     """The bowl (|x|²/d - 1)/4 on the unit ball is a mixture of half-spaces b·1[θ·x > b].
 
     N steps are drawn independently, or one from each of N cells of directions and thresholds. The
     expected squared error is known from pairs: it is half the mean squared distance of two steps of
-    the same cell, over N. Independent steps err by N^(-1/2) in every dimension, with the exact
-    constant; cells gain the factor N^(-1/2d), much on the line and less the more dimensions there
+    the same cell, over N. Independent steps err by $N^{-1/2}$ in every dimension, with the exact
+    constant; cells gain the factor $N^{-1/2d}$, much on the line and less the more dimensions there
     are. Networks that are drawn err as expected. Look at how the slopes approach -1 with d.
 
     Args:
@@ -38,9 +38,6 @@ def stratified_steps(run: Run, pairs: int = 3000, draws: int = 60, points: int =
         draws: random networks per size.
         points: random points of the ball at which steps are compared.
     """
-    whole_number(pairs, "pairs", least=1000)
-    whole_number(draws, "draws", least=5)
-    whole_number(points, "points", least=50)
     found = {
         (d, strata): [
             mean_interval([from_pairs(run, k, d, points, strata) for _ in range(max(3, pairs // k**d))]) for k in sizes
@@ -53,7 +50,7 @@ def stratified_steps(run: Run, pairs: int = 3000, draws: int = 60, points: int =
     networks(run, found, draws, points)
     run.table(
         "errors",
-        ["d", "steps N", "independent", "one from every cell", "gain", "N^(1/d)"],
+        ["d", "steps N", "independent", "one from every cell", "gain", "$N^{1/d}$"],
         [
             (d, k**d, b.estimate, a.estimate, b.estimate / a.estimate, float(k))
             for d, sizes in SIZES.items()

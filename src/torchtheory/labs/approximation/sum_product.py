@@ -13,7 +13,6 @@ from torchtheory.approximation.depth.sum_product import (
     expand_tree,
 )
 from torchtheory.approximation.polynomials.relu import polynomial_values
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 
 
@@ -21,13 +20,14 @@ from torchtheory.labs.engine import Run, lab
     "sum-product-networks",
     room="approximation",
     covers=["X-66"],
-    title="A tree of d - 1 sums and products is a sum of 2^(√d - 1) products",
+    title="A tree of d - 1 sums and products is a sum of $2^{√d - 1}$ products",
     full={"points": 4000},
+    least={"points": 200},
 )
 def sum_product_networks(run: Run, points: int = 400) -> None:
     """Trees over 4, 16 and 64 inputs with random positive weights are multiplied out.
 
-    The number of monomials is 2^(√d - 1), the shallow network with one product neuron for each
+    The number of monomials is $2^{√d - 1}$, the shallow network with one product neuron for each
     computes the same numbers, and it cannot do with fewer: the monomials are linearly independent
     functions, which the rank of their values at random points shows. With a weight 0 in every sum
     the tree is one single product. Look at the last column of the table.
@@ -35,7 +35,6 @@ def sum_product_networks(run: Run, points: int = 400) -> None:
     Args:
         points: random inputs.
     """
-    whole_number(points, "points", least=200)
     rows, gaps, bent, ranks, lost, counts, single = [], [], [], [], [], [], []
     for rounds in (1, 2, 3):
         weights = [0.5 + run.rand(4 ** (rounds - r), 2) for r in range(1, rounds + 1)]
@@ -91,7 +90,7 @@ def sum_product_networks(run: Run, points: int = 400) -> None:
         axes=("inputs d", "neurons"),
         log="xy",
         caption="Neurons of the tree (d - 1) and product neurons of the shallow network: counted "
-        "(marks) and 2^(√d - 1) (line).",
+        "(marks) and $2^{√d - 1}$ (line).",
     )
 
 

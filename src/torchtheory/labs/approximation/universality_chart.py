@@ -24,7 +24,6 @@ from torchtheory.approximation.universality.mollified_activations import (
     smoothed_relu_power,
 )
 from torchtheory.approximation.universality.uniform_fit import span_error
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.activations.table import as_layer
 
@@ -55,6 +54,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     covers=["X-07"],
     title="Eight universality theorems, ten activations: which one covers which",
     full={"units": 256},
+    least={"units": 16},
 )
 def universality_chart(run: Run, units: int = 96) -> None:
     """The chart of theorems is applied to ten activations by measuring their properties.
@@ -64,7 +64,6 @@ def universality_chart(run: Run, units: int = 96) -> None:
     tenth of the best constant's error (the bound is set before the fit), and where none applies
     to a continuous function it does not. Look at the table: rows are theorems.
     """
-    whole_number(units, "units", least=16)
     found = {name: which_universality(f) for name, f in ACTIVATIONS.items()}
     covered = {name: sum(c.applies for c in rows) for name, rows in found.items()}
     says = run.states("X-07", r"\text{theorems that cover: logistic, all; ReLU, Leshno's alone; } z^2, \text{ none}")
@@ -102,7 +101,7 @@ def universality_chart(run: Run, units: int = 96) -> None:
         [
             (
                 theorem.authors,
-                ", ".join(theorem.spaces),
+                ", ".join(map(spelled, theorem.spaces)),
                 *["yes" if found[name][i].applies else "no: " + ", ".join(
                     f"not {h}" if not h.startswith("not ") else h[4:] for h in found[name][i].failed
                 ) for name in ACTIVATIONS],
@@ -116,7 +115,7 @@ def universality_chart(run: Run, units: int = 96) -> None:
         ["space", *ACTIVATIONS],
         [
             (
-                space,
+                spelled(space),
                 *[sum(c.applies for c in rows if space in c.theorem.spaces) for rows in found.values()],
             )
             for space in SPACES
@@ -129,6 +128,11 @@ def universality_chart(run: Run, units: int = 96) -> None:
         size=(8.4, 3.6),
         caption="Filled: the theorem covers the activation. The number: hypotheses that fail.",
     )
+
+
+def spelled(space: str) -> str:
+    """The name of a space of functions as a formula."""
+    return {"C^n(K)": "$C^n(K)$", "Wnp(K)": "$W^{n,p}(K)$"}.get(space, space)
 
 
 def relative(run: Run, f: Callable[[Tensor], Tensor], y: Tensor, units: int) -> float:
@@ -164,6 +168,7 @@ def rest(f: Callable[[Tensor], Tensor], made: Callable[[Tensor], Tensor], nodes:
     covers=["X-08"],
     title="Squashers along half a cosine add up to cosines, and so to every Fourier sum",
     full={"largest": 64},
+    least={"largest": 8},
 )
 def fourier_networks(run: Run, largest: int = 16) -> None:
     """Fourier sums of three functions up to frequency `largest`, as networks of squashers.
@@ -172,7 +177,6 @@ def fourier_networks(run: Run, largest: int = 16) -> None:
     no longer periodic. The mean square of what is left is the tail of the squared coefficients
     (Parseval), and falls with its rate. Look at the right panel.
     """
-    whole_number(largest, "largest", least=8)
     terms = [2**k for k in range(largest.bit_length()) if 2**k <= largest]
     functions: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
         "|x|": (torch.abs, -1.5),
@@ -267,6 +271,7 @@ def plot_fourier(axes: Any, terms: list[int], left: dict[str, list[float]]) -> N
     covers=["X-13"],
     title="ReLUs summed along a bump are smooth, and powers follow by their differences",
     full={"nodes": 6400},
+    least={"nodes": 200},
 )
 def mollified_activations(run: Run, nodes: int = 800) -> None:
     """A bump of width δ smooths ReLU, tanh and polynomials, by up to `nodes` units.
@@ -276,7 +281,6 @@ def mollified_activations(run: Run, nodes: int = 800) -> None:
     Polynomials of degree k stay polynomials of degree k. Differences of the smoothed ReLU give x²
     and x³ by ReLUs alone. Look at how far apart nodes may be.
     """
-    whole_number(nodes, "nodes", least=200)
     width = 0.5
     x = torch.linspace(-2, 2, 401, dtype=torch.float64).unsqueeze(1)
     soft = mollified_activation("relu", width, nodes)(x)[:, 0]

@@ -32,7 +32,6 @@ from torchtheory.approximation.dictionaries.wavelets import (
 from torchtheory.approximation.network_calculus import combine
 from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.targets import Function
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 
 KINDS = ((0, 0), (0, 1), (1, 0), (1, 1))
@@ -54,6 +53,7 @@ class Transfer(NamedTuple):
     covers=["X-46", "X-47"],
     title="M wavelet terms become a ReLU network with O(M) weights and at most twice the error",
     full={"most_terms": 128, "resolution": 64, "greedy": 64},
+    least={"most_terms": 4, "greedy": 8},
 )
 def wavelet_networks(run: Run, most_terms: int = 32, resolution: int = 32, greedy: int = 24) -> None:
     """Bumps of 4d+1 ReLUs and their differences make a wavelet-like system of networks.
@@ -69,8 +69,6 @@ def wavelet_networks(run: Run, most_terms: int = 32, resolution: int = 32, greed
         resolution: pixels per side of the cartoon.
         greedy: elements that are chosen one by one, at most.
     """
-    whole_number(most_terms, "most_terms", least=4)
-    whole_number(greedy, "greedy", least=8)
     bumps(run)
     fits = greedy_networks(run, greedy)
     transfers = haar_networks(run, most_terms, resolution)
@@ -116,16 +114,16 @@ def bumps(run: Run) -> None:
         means.append(float(wavelet_generator(d)(wave).mean()) * 12**d)
     says = run.states("X-46", r"\varphi=2c_d \text{ on } [-1,1]^d")
     says.equal(plateau, 2.0, 1e-12)
-    says.fails("points of [-2,2]^d", float(bump_network(2)(torch.full((1, 2), 1.5).double())) / bump_constant(2))
+    says.fails("points of $[-2,2]^d$", float(bump_network(2)(torch.full((1, 2), 1.5).double())) / bump_constant(2))
     says = run.states("X-46", r"\varphi=0 \text{ outside } [-3,3]^d")
     says.equal(outside, within=1e-15)
-    says.fails("outside [-2,2]^d", float(bump_network(1)(torch.tensor([[2.5]]).double())))
+    says.fails("outside $[-2,2]^d$", float(bump_network(1)(torch.tensor([[2.5]]).double())))
     says = run.states("X-46", r"\varphi \text{ has } 4d+1 \text{ ReLUs: the difference}")
     says.equal(units)
     says.fails("the wavelet-like unit, two bumps", network_size(wavelet_generator(1)).units - 5)
     says = run.states("X-46", r"\int\varphi=1 \text{ and } \int\psi=0 \text{ (plus 1), by the midpoint rule}")
     says.equal([*integral, *[1 + m for m in means]], 1.0, 5e-3)
-    says.fails("c_1 in two dimensions", integral[1] * bump_constant(1) / bump_constant(2))
+    says.fails("$c_1$ in two dimensions", integral[1] * bump_constant(1) / bump_constant(2))
 
 
 def target(x: Tensor) -> Tensor:

@@ -61,6 +61,8 @@ def some_bells(run: Run, count: int = 3) -> Function:
     covers=["N-53", "N-54", "N-55", "M-70", "M-71"],
     title="Integral operators on grids: how wrong they are at most, and what convolution does",
     full={"panels": (40, 80, 160, 320, 640, 1280, 2560), "cases": 200},
+    least={"panels": 10},
+    items={"panels": 3},
 )
 def continuous_convolution(run: Run, panels: tuple[int, ...] = (20, 40, 80, 160, 320), cases: int = 40) -> None:
     r"""Integral operators are computed as midpoint sums, and the bounds on their errors are met.

@@ -19,7 +19,6 @@ from torchtheory.convolution.layer_matrices import (
 )
 from torchtheory.convolution.layer_sizes import distinct_entries, output_size, weight_sharing
 from torchtheory.convolution.pooling import ConvolutionBlock
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap
 
@@ -32,6 +31,7 @@ EXACT = 1e-12
     covers=["N-61", "N-62", "M-67", "M-76", "M-77", "M-116", "M-117", "A-128"],
     title="A convolution layer is a sparse matrix of few numbers",
     full={"length": 60, "side": 12},
+    least={"length": 6, "side": 4},
 )
 def convolution_matrices(run: Run, length: int = 12, side: int = 6) -> None:
     """Toeplitz matrices against the sums that define convolutions, and what sharing weights saves.
@@ -44,8 +44,6 @@ def convolution_matrices(run: Run, length: int = 12, side: int = 6) -> None:
         length: of the signals.
         side: of the images.
     """
-    whole_number(length, "length", least=6)
-    whole_number(side, "side", least=4)
     one_dimension(run, length)
     exercise(run, length)
     layer_by_definition(run, side)
@@ -83,7 +81,7 @@ def exercise(run: Run, length: int) -> None:
     by_sum = torch.stack([sum_of(x[taps + k - i - 1] * h[i - 1] for i in (1, 2, 3)) for k in range(1, windows + 1)])
     says = run.states("M-116", r"(x*h)_k=\sum_{i=1}^Kx_{K+k-i}h_i=(W_hx)_k,\ (W_h)_{kj}=h_{K+k-j}")
     says.equal(toeplitz_matrix(h, length, "valid") @ x, by_sum, EXACT)
-    says.fails("(W)_{kj} = h_{j-k+1}, the kernel not turned around", toeplitz_matrix(h.flip(0), length, "valid") @ x)
+    says.fails("$W_{kj}=h_{j-k+1}$, the kernel not turned around", toeplitz_matrix(h.flip(0), length, "valid") @ x)
     hand = torch.tensor([[2.0, 1, 0, 0], [0, 2, 1, 0], [0, 0, 2, 1]], dtype=torch.float64)
     run.states("M-116", r"D=4,\ K=2:\ \text{rows }(h_2,h_1,0,0),\ (0,h_2,h_1,0),\ (0,0,h_2,h_1)").equal(
         toeplitz_matrix(torch.tensor([1.0, 2.0], dtype=torch.float64), 4, "valid"), hand, where="h = (1, 2)"
@@ -204,6 +202,7 @@ def subsampled_block(run: Run, d: int) -> None:
     covers=["N-65", "M-78"],
     title="Gradients of a convolution, and filters learned by them",
     full={"images": 20, "side": 32, "steps": 1000},
+    least={"images": 2, "side": 8, "steps": 15},
 )
 def filter_gradients(run: Run, images: int = 4, side: int = 16, steps: int = 100) -> None:
     """Back-propagation through a convolution by its formulas, then a Sobel filter found again.
@@ -218,8 +217,6 @@ def filter_gradients(run: Run, images: int = 4, side: int = 16, steps: int = 100
         side: of the images.
         steps: of descent.
     """
-    whole_number(images, "images", least=2)
-    whole_number(side, "side", least=8)
     x, kernels = run.randn(2, 2, 9, 8), run.randn(4, 1, 3, 2)
     options: dict[str, Any] = {"stride": 2, "padding": 1, "groups": 2}
     layer = convolution_layer(kernels, torch.zeros(4, dtype=torch.float64), **options)
@@ -326,6 +323,7 @@ def course_of_the_loss(run: Run, images: int, side: int, steps: int = 20) -> Non
     covers=["M-79"],
     title="Filters made by hand find edges",
     full={"side": 200},
+    least={"side": 8},
 )
 def edge_filters(run: Run, side: int = 40) -> None:
     """Filters of differences: nothing on constants, a response along edges across their direction.
@@ -336,7 +334,6 @@ def edge_filters(run: Run, side: int = 40) -> None:
     Args:
         side: of the images.
     """
-    whole_number(side, "side", least=8)
     names = ["sobel_vertical", "prewitt_vertical", "scharr_vertical"]
     others = [n.replace("vertical", "horizontal") for n in names]
     level = float(run.randn(1))

@@ -21,7 +21,6 @@ from torchtheory.convolution.spectra import (
     singular_value_bounds,
     symbol,
 )
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap
 
@@ -32,6 +31,7 @@ from torchtheory.labs.nets.comparing import gap
     covers=["N-61", "A-128"],
     title="Singular values of a convolution layer, frequency by frequency",
     full={"side": 18, "channels": 4, "layers": 10},
+    least={"side": 6, "channels": 2},
 )
 def convolution_spectra(run: Run, side: int = 12, channels: int = 4, layers: int = 4) -> None:
     """Blocks of the Fourier transform against decompositions of the whole matrix.
@@ -46,7 +46,6 @@ def convolution_spectra(run: Run, side: int = 12, channels: int = 4, layers: int
         channels: of the layers.
         layers: random layers with zero padding.
     """
-    whole_number(side, "side", least=6)
     circular(run, side, channels)
     chain_of_bounds(run)
     zero_padding(run, side, channels, layers)

@@ -30,6 +30,7 @@ from torchtheory.labs.engine import Run, lab
     title="Finite signals: one sum, three ways to compute it, and which way the kernel is read",
     errata=["correlation-is-correlation-flipped", "centered-convolution-not-flipped", "transform-product-winds-round"],
     full={"cases": 200, "length": 2000, "taps": 301},
+    least={"length": 60, "taps": 3},
 )
 def discrete_convolution(run: Run, cases: int = 30, length: int = 300, taps: int = 41) -> None:
     """The convolution of finite signals by its definition, as a Toeplitz matrix and by transforms.
@@ -109,7 +110,7 @@ def methods(run: Run, cases: int, length: int, taps: int) -> None:
     direct = [convolve(f, h, method="direct") for f, h in head]
     says.equal(largest([H @ f for H, (f, _) in zip(matrices, head, strict=True)], direct), 0.0, 1e-11)
     says.fails(
-        "the transposed matrix, h_{j-i}",
+        "the transposed matrix, $h_{j-i}$",
         largest([toeplitz_matrix(flip(h), n) @ f for f, h in head], direct),
     )
 

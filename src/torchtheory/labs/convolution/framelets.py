@@ -37,6 +37,7 @@ EXACT = 1e-11
     covers=["A-134", "A-135", "A-136"],
     title="Convolutional framelets: encode, decode, and lose nothing",
     full={"d": 96, "n": 13, "signals": 20},
+    least={"d": 10, "n": 5, "signals": 2},
 )
 def framelets(run: Run, d: int = 30, n: int = 7, signals: int = 4) -> None:
     """Products with Hankel matrices are convolutions, and frames with their duals undo them.

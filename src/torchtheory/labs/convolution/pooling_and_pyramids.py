@@ -19,7 +19,6 @@ from torchtheory.convolution.pooling import (
     subsample,
 )
 from torchtheory.convolution.receptive_fields import dependence
-from torchtheory.core.checks import whole_number
 from torchtheory.equivariance.groups import cyclic_group, group_convolve, product_group
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
@@ -34,6 +33,7 @@ EXACT = 1e-12
     title="Pooling: maxima, averages and every second place",
     errata=["max-pooling-stride-one"],
     full={"images": 100, "side": 16},
+    least={"images": 2, "side": 6},
 )
 def pooling_maps(run: Run, images: int = 10, side: int = 8) -> None:
     """Maxima over windows against their definition, averages as convolutions, blocks on a torus.
@@ -46,8 +46,6 @@ def pooling_maps(run: Run, images: int = 10, side: int = 8) -> None:
         images: random images.
         side: of the images.
     """
-    whole_number(images, "images", least=2)
-    whole_number(side, "side", least=6)
     maxima(run, images, side)
     averages(run, images, side)
     blocks(run, side // 2)
@@ -189,6 +187,7 @@ def windowed(x: Tensor, size: int, stride: int) -> Tensor:
     covers=["M-69", "M-83", "N-64"],
     title="Convolutions, pooling and a dense head",
     full={"steps": 600, "filters": 16},
+    least={"steps": 1},
 )
 def convolutional_pyramid(run: Run, steps: int = 50, filters: int = 8) -> None:
     """A small network on scikit-learn's digits: shapes, parameters, fields, a probability.
@@ -201,7 +200,6 @@ def convolutional_pyramid(run: Run, steps: int = 50, filters: int = 8) -> None:
         steps: of training.
         filters: of the first block; the second has twice as many.
     """
-    whole_number(steps, "steps", least=1)
     shape, channels = (1, 12, 12), (filters, 2 * filters)
     net = convolutional_network(shape, channels, [16], 1, probability=True, padding=1, generator=run.generator)
     net = net.double()

@@ -13,8 +13,7 @@ from torchtheory.convolution.receptive_fields import (
     effective_receptive_field,
     receptive_fields,
 )
-from torchtheory.core.checks import whole_number
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 
 
 @lab(
@@ -23,6 +22,7 @@ from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
     covers=["M-80", "N-64"],
     title="Fields grow with depth, what is looked at with its root",
     full={"networks": 50, "draws": 100, "channels": 64},
+    least={"networks": 2, "draws": 20, "channels": 8},
 )
 def fields(run: Run, networks: int = 8, draws: int = 30, channels: int = 32) -> None:
     """The recursion against the support of gradients and against what units depend on in fact.
@@ -37,14 +37,10 @@ def fields(run: Run, networks: int = 8, draws: int = 30, channels: int = 32) -> 
         draws: of the weights of each linear chain, 20 at least.
         channels: of the linear chains, 8 at least, and 900 together with the draws.
     """
-    whole_number(networks, "networks", least=2)
-    whole_number(draws, "draws", least=20)
-    whole_number(channels, "channels", least=8)
-    if draws * channels < 900:
-        raise InvalidInput(
-            f"draws x channels must be 900 or more, not {draws * channels}: with fewer, the variance of the gradient "
-            "is not known well enough to tell filters apart"
-        )
+    run.assumes(
+        draws * channels >= 900,
+        f"{draws} draws of {channels} channels tell the variances of gradients apart only where they make 900",
+    )
     recursion(run, networks)
     by_hand(run)
     variances(run, draws, channels)

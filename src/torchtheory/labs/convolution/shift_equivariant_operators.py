@@ -42,6 +42,7 @@ def distances(matrices: Sequence[Tensor]) -> list[float]:
     title="Linear and shift-equivariant: a convolution, whose kernel any layer gives up",
     errata=["shift-equivariant-kernel-function"],
     full={"sizes": (4, 8, 16, 32, 64, 128), "cases": 50},
+    least={"sizes": 2},
 )
 def shift_equivariant_operators(run: Run, sizes: tuple[int, ...] = (4, 8, 16, 32), cases: int = 10) -> None:
     r"""Maps given by a matrix or as a black box are tested for being convolutions.

@@ -24,6 +24,7 @@ SURE = 0.999
     covers=["A-137", "A-135"],
     title="U-nets: skip connections carry what pooling loses",
     full={"signals": 1500, "epochs": 20, "image_epochs": 40},
+    least={"signals": 400, "epochs": 6},
 )
 def u_net(run: Run, signals: int = 600, epochs: int = 10, image_epochs: int = 0) -> None:
     """Framelet filters make a U-net the identity, ReLUs included, if and only if it has skips.

@@ -4,13 +4,14 @@ A lab is a function of a `Run` and typed keyword parameters:
 
 ```python
 @lab("perceptron-novikoff", room="neurons", covers=["N-06", "N-07", "N-08"],
-     title="The perceptron makes at most R²/γ² updates", full={"n": 2000})
+     title="The perceptron makes at most R²/γ² updates", full={"n": 2000}, least={"n": 20})
 def perceptron_novikoff(run: Run, n: int = 200, margin: float = 0.1) -> None:
     '''What is claimed, what is done, what to look at.'''
 ```
 
 The defaults of the signature are the `quick` preset (a few seconds); `full` lists what the
-source's own sizes change.
+source's own sizes change; `least`, `most` and `items` say what the lab takes. The sections of the
+docstring that teach are read by `torchtheory.core.teaching`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import math
-import numbers
 import re
 import shlex
 import sys
@@ -30,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
 from torchtheory.core import catalogue
 from torchtheory.core.checks import as_function, described, one_of
@@ -43,6 +42,8 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.foreign_text import one_line
 from torchtheory.core.naming import check_name, same_function
+from torchtheory.core.teaching import Teaching, cut_sections, read_teaching
+from torchtheory.labs.engine.parameters import Limits, Parameter, can_parse
 from torchtheory.labs.manifest import (
     PACKAGE,
     ListedLab,
@@ -56,67 +57,6 @@ PRESETS: tuple[Preset, ...] = ("quick", "full")
 
 #: Modules made of a user's file have this name, and a digest of the file's place.
 FILE_MODULE = "torchtheory_labs_of_"
-
-#: A count may be so many times as large as in either preset; what is larger is a slip of the keys.
-LARGEST_COUNT = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A lab's parameter: its type, its value in either preset, and what its docstring says of it."""
-
-    name: str
-    type: Any
-    quick: Any
-    full: Any
-    meaning: str = ""
-
-    @property
-    def kind(self) -> str:
-        """What it takes, as a user would say it."""
-        return type_name(self.type)
-
-    def parse(self, text: str) -> Any:
-        """The value a command line gives as text."""
-        try:
-            value = _parse(self.type, text)
-        except ValueError:
-            raise InvalidInput(
-                f"parameter {self.name} must be {type_name(self.type)}, and {described(text)} is not"
-            ) from None
-        return self._in_range(value)
-
-    def check(self, value: Any) -> Any:
-        """A value given in Python, if it is of the parameter's type."""
-        try:
-            value = _checked(self.type, value)
-        except ValueError:
-            raise InvalidInput(
-                f"parameter {self.name} must be {type_name(self.type)}, and {described(value)} is not"
-            ) from None
-        return self._in_range(value)
-
-    @property
-    def range(self) -> tuple[int, int] | None:
-        """The least and largest count it takes; None where it does not count things.
-
-        Whole numbers that are 2 or more in both presets are sizes, and a size of 0 is none.
-
-        >>> Parameter("samples", int, 200, 2000).range, Parameter("margin", float, 0.1, 0.1).range
-        ((1, 20000000), None)
-        """
-        presets = [*_whole_numbers(self.quick), *_whole_numbers(self.full)]
-        if not presets or min(presets) < 0:
-            return None
-        return (1 if min(presets) > 1 else 0), LARGEST_COUNT * max(1, *presets)
-
-    def _in_range(self, value: Any) -> Any:
-        if self.range is not None:
-            least, most = self.range
-            for number in _whole_numbers(value):
-                if not least <= number <= most:
-                    raise InvalidInput(f"parameter {self.name} must lie in {least}..{most}, not {described(number)}")
-        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +79,13 @@ class Lab:
 
     @property
     def description(self) -> str:
-        """The lab's docstring, without the parameters' meanings."""
-        return _read_docstring(self.function)[0]
+        """The lab's docstring, without the sections that teach and the parameters' meanings."""
+        return _read_docstring(self.function).description
+
+    @property
+    def teaching(self) -> Teaching:
+        """What the docstring says of theorem, symbols, idea, changes to try and exercises."""
+        return _read_docstring(self.function).teaching
 
     @property
     def place(self) -> str | Path | None:
@@ -194,6 +139,9 @@ def lab(
     title: str,
     errata: Sequence[str] = (),
     full: Mapping[str, Any] | None = None,
+    least: Mapping[str, float] | None = None,
+    most: Mapping[str, float] | None = None,
+    items: Mapping[str, int] | None = None,
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Register an experiment.
 
@@ -204,6 +152,8 @@ def lab(
         title: one line for people.
         errata: keys of the source's errors it refutes. A run fails unless it refutes each.
         full: parameter values of the `full` preset where they differ from the signature's.
+        least, most: the ends of a parameter's range, or of each item's of a list, themselves taken.
+        items: the least number of items of a list.
     """
     check_name(name, "lab")
     one_of(room, "room", catalogue.ROOMS)
@@ -212,12 +162,16 @@ def lab(
     if isinstance(covers, str) or not isinstance(covers, Sequence) or not covers:
         raise InvalidInput(f"lab {name}: covers must list catalogue ids such as ['N-08'], not {described(covers)}")
     ids = tuple(catalogue.entry(i).id for i in covers)
+    limits = Limits(dict(least or {}), dict(most or {}), dict(items or {}))
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
         as_function(function, f"lab {name}")
         if _is_taken(name, function):
             raise InvalidInput(f"two labs are named {name!r}")
-        parameters = _parameters(function, dict(full or {}), name)
+        try:
+            parameters = _parameters(function, dict(full or {}), limits)
+        except InvalidInput as error:
+            raise InvalidInput(f"lab {name}: {error}") from None
         _LABS[name] = Lab(name, room, title, ids, tuple(errata), parameters, function)
         return function
 
@@ -317,42 +271,49 @@ def _is_taken(name: str, function: Callable[..., object]) -> bool:
     return not function.__module__.startswith(f"{PACKAGE}.") and name in _shipped()
 
 
-def _parameters(function: Callable[..., object], full: dict[str, Any], name: str) -> dict[str, Parameter]:
+def _parameters(function: Callable[..., object], full: dict[str, Any], limits: Limits) -> dict[str, Parameter]:
     first, *rest = inspect.signature(function).parameters.values() or (None,)
     if first is None:
-        raise InvalidInput(f"lab {name}: its function takes the run as its first argument")
+        raise InvalidInput("its function takes the run as its first argument")
     annotated = {p.name: p.annotation for p in rest if p.annotation is not p.empty}
     hints = typing.get_type_hints(
         types.SimpleNamespace(__annotations__=annotated), inspect.unwrap(function).__globals__
     )
-    unknown = set(full) - {p.name for p in rest}
-    if unknown:
-        raise InvalidInput(f"lab {name}: full sets {sorted(unknown)}, which are no parameters")
-    description, meanings = _read_docstring(function)
+    given = {"full": full, "least": limits.least, "most": limits.most, "items": limits.items}
+    for word, names in given.items():
+        if unknown := set(names) - {p.name for p in rest}:
+            raise InvalidInput(f"{word} sets {sorted(unknown)}, which are no parameters")
+    text = _read_docstring(function)
     found = {}
     for p in rest:
         if p.default is inspect.Parameter.empty or p.name not in hints:
-            raise InvalidInput(f"lab {name}: parameter {p.name} needs a type and a default")
-        if not _can_parse(hints[p.name]):
+            raise InvalidInput(f"parameter {p.name} needs a type and a default")
+        if not can_parse(hints[p.name]):
             raise InvalidInput(
-                f"lab {name}: parameter {p.name} cannot be of type {hints[p.name]}; use int, "
+                f"parameter {p.name} cannot be of type {hints[p.name]}; use int, "
                 "float, bool, str, Literal, or tuples, lists and unions of them"
             )
-        meaning = meanings.get(p.name) or _sentence_about(p.name, description)
-        found[p.name] = Parameter(p.name, hints[p.name], p.default, full.get(p.name, p.default), meaning)
+        meaning = text.meanings.get(p.name) or _sentence_about(p.name, text.description)
+        presets = p.default, full.get(p.name, p.default)
+        found[p.name] = Parameter.of(p.name, hints[p.name], *presets, meaning, limits)
     return found
 
 
-def _read_docstring(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
-    """A docstring without its section `Args`, and what that section says of each parameter."""
-    text = inspect.getdoc(function) or ""
-    section = re.search(r"(?m)^Args:[ \t]*\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)*)", text)
-    if section is None:
-        return text, {}
-    lines = inspect.cleandoc("\n" + section[1])
-    items = re.findall(r"(?m)^(\w+):[ \t]*(.*(?:\n[ \t]+.*)*)", lines)
-    rest = f"{text[: section.start()]}{text[section.end() :]}".strip()
-    return rest, {name: " ".join(words.split()) for name, words in items}
+@dataclass(frozen=True, slots=True)
+class _Docstring:
+    """A docstring in parts: its abstract and details, what teaches, what each parameter means."""
+
+    description: str
+    teaching: Teaching
+    meanings: Mapping[str, str]
+
+
+@cache
+def _read_docstring(function: Callable[..., object]) -> _Docstring:
+    description, sections = cut_sections(inspect.getdoc(function) or "")
+    items = re.findall(r"(?m)^(\w+):[ \t]*(.*(?:\n[ \t]+.*)*)", sections.get("Args", ""))
+    meanings = {name: " ".join(words.split()) for name, words in items}
+    return _Docstring(description, read_teaching(sections), meanings)
 
 
 def _sentence_about(name: str, description: str) -> str:
@@ -366,114 +327,3 @@ def _sentence_about(name: str, description: str) -> str:
             if f"`{name}`" in sentence:
                 return sentence
     return ""
-
-
-def _parse(wanted: Any, text: str) -> Any:
-    origin, arguments = get_origin(wanted), get_args(wanted)
-    if origin is Literal:
-        for choice in arguments:
-            if str(choice) == text:
-                return choice
-        raise ValueError(text)
-    if origin in (types.UnionType, typing.Union):
-        if type(None) in arguments and text.lower() in ("none", ""):
-            return None
-        for option in arguments:
-            if option is not type(None):
-                try:
-                    return _parse(option, text)
-                except ValueError:
-                    continue
-        raise ValueError(text)
-    if origin in (tuple, list):
-        parts = [t.strip() for t in text.strip("[]() ").split(",") if t.strip()]
-        types_of = _item_types(wanted, len(parts))
-        items = [_parse(t, part) for t, part in zip(types_of, parts, strict=True)]
-        return tuple(items) if origin is tuple else items
-    if wanted is bool:
-        if text.lower() in ("true", "yes", "1"):
-            return True
-        if text.lower() in ("false", "no", "0"):
-            return False
-        raise ValueError(text)
-    if wanted is int:
-        number = _finite(float(text))
-        if number != int(number):
-            raise ValueError(text)
-        return int(text) if text.lstrip("+-").isdigit() else int(number)
-    return _finite(float(text)) if wanted is float else text
-
-
-def _checked(wanted: Any, value: Any) -> Any:
-    """The value as `wanted`, or ValueError."""
-    origin, arguments = get_origin(wanted), get_args(wanted)
-    if origin is Literal and value in arguments:
-        return value
-    if origin in (types.UnionType, typing.Union):
-        for option in arguments:
-            try:
-                return _checked(option, value)
-            except ValueError:
-                continue
-    if origin in (tuple, list) and isinstance(value, tuple | list):
-        types_of = _item_types(wanted, len(value))
-        items = [_checked(t, v) for t, v in zip(types_of, value, strict=True)]
-        return tuple(items) if origin is tuple else items
-    if wanted is type(None) and value is None:
-        return None
-    if wanted in (bool, str) and isinstance(value, wanted):
-        return value
-    if isinstance(value, bool):  # Python counts it among the integers
-        raise ValueError(value)
-    if wanted is int and isinstance(value, numbers.Integral):
-        return int(value)
-    if wanted is float and isinstance(value, numbers.Real):
-        return _finite(float(value))
-    raise ValueError(value)
-
-
-def _item_types(wanted: Any, count: int) -> list[Any]:
-    """The types of `count` items of `list[t]`, `tuple[t, ...]` or `tuple[t, u]`."""
-    arguments = get_args(wanted)
-    if get_origin(wanted) is list or arguments[-1] is Ellipsis:
-        return [arguments[0]] * count
-    if len(arguments) != count:
-        raise ValueError(f"{count} items")
-    return list(arguments)
-
-
-def _whole_numbers(value: Any) -> list[int]:
-    """The counts in a parameter's value: it itself, or the items of a list."""
-    items = value if isinstance(value, tuple | list) else (value,)
-    return [v for v in items if isinstance(v, int) and not isinstance(v, bool)]
-
-
-def _finite(number: float) -> float:
-    if not math.isfinite(number):
-        raise ValueError(number)
-    return number
-
-
-def _can_parse(wanted: Any) -> bool:
-    if get_origin(wanted) is Literal or wanted in (int, float, bool, str):
-        return True
-    arguments = [a for a in get_args(wanted) if a is not type(None) and a is not Ellipsis]
-    known = (types.UnionType, typing.Union, tuple, list)
-    return get_origin(wanted) in known and all(_can_parse(a) for a in arguments)
-
-
-def type_name(wanted: Any) -> str:
-    """A type as a user would say it."""
-    origin, arguments = get_origin(wanted), get_args(wanted)
-    if origin is Literal:
-        return "one of " + ", ".join(str(a) for a in arguments)
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return " and ".join(type_name(a) for a in arguments) + ", separated by a comma"
-    if origin in (tuple, list):
-        one = type_name(arguments[0])
-        plural = f"{one.removeprefix('a ')}s" if one.startswith("a ") else one
-        return f"{plural} separated by commas"
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join("none" if a is type(None) else type_name(a) for a in arguments)
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    return names.get(wanted, str(wanted))

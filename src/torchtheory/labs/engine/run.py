@@ -14,15 +14,20 @@ import torch
 from torchtheory.core import progress
 from torchtheory.core.checks import described, whole_number
 from torchtheory.core.claim import Claim, Verdict, Weakness
-from torchtheory.core.errors import InvalidType
+from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.core.record import Record
 from torchtheory.labs.engine.confidence import judged_together
-from torchtheory.labs.engine.registry import Lab, Preset, find_lab
+from torchtheory.labs.engine.registry import PRESETS, Lab, Preset, find_lab
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.report.html import run_fragment
+from torchtheory.report.plain_math import as_statement
 from torchtheory.report.wording import listed_numbers
 
 T = TypeVar("T")
+
+
+class OutsideTheorem(InvalidInput):
+    """The parameters of a run are outside of what its theorem is about."""
 
 
 @dataclass(slots=True)
@@ -61,6 +66,29 @@ class Run(Record):
         """Iterate with a progress bar."""
         return progress.track(items, description or self.lab.name)
 
+    def assumes(self, holds: bool, otherwise: str) -> None:
+        """Say 'not applicable' and end the run here unless a hypothesis of its theorem holds.
+
+        A range keeps out what one parameter cannot be. This is for what several cannot be together.
+
+        Args:
+            holds: whether it does, with the parameters of this run.
+            otherwise: why the theorem says nothing then, in a sentence with the numbers.
+        """
+        if not holds:
+            raise OutsideTheorem(otherwise)
+
+    @property
+    def as_shipped(self) -> bool:
+        """Whether all parameters are those of a preset."""
+        presets = [self.lab.configure(preset, {}) for preset in PRESETS]
+        return plain_parameters(self.parameters) in map(plain_parameters, presets)
+
+    @property
+    def applies(self) -> bool:
+        """Whether any of its claims does."""
+        return any(c.verdict is not Verdict.NOT_APPLICABLE for c in self.claims) or not self.claims
+
     @property
     def problems(self) -> list[str]:
         """Why the run fails, one sentence each; empty when it passes."""
@@ -78,6 +106,11 @@ class Run(Record):
     @property
     def declared_problems(self) -> list[str]:
         """What the lab declares and did not do, whatever its claims came to."""
+        refuted = {e.key for e in self.errata}
+        undeclared = [f"met erratum {k} without declaring it" for k in sorted(refuted - set(self.lab.errata))]
+        idle = any(c.verdict is Verdict.NOT_APPLICABLE for c in self.claims)
+        if idle and not self.as_shipped:  # a user left the theorem, and the run says so
+            return undeclared
         found = []
         if all(c.control is None for c in self.claims):
             found.append("no claim has a control")
@@ -85,11 +118,8 @@ class Run(Record):
         judged = [c for c in self.claims if c.verdict in (Verdict.HOLDS, Verdict.VIOLATED)]
         met = {i for c in [*judged, *(e.claim for e in self.errata)] for i in c.ids}
         found += [f"covers {i}, but no claim is about it" for i in self.lab.covers if i not in met]
-        refuted = {e.key for e in self.errata}
         found += [f"declares erratum {k}, but met none" for k in self.lab.errata if k not in refuted]
-        undeclared = sorted(refuted - set(self.lab.errata))
-        found += [f"met erratum {k} without declaring it" for k in undeclared]
-        return found
+        return found + undeclared
 
     @property
     def weaknesses(self) -> list[tuple[str, Weakness]]:
@@ -151,7 +181,12 @@ def run_lab(
     # a lab draws from run.generator; what does not (a layer's own initialization) follows the seed
     with global_randomness_kept():
         torch.manual_seed(seed)
-        found.function(run, **parameters)
+        try:
+            found.function(run, **parameters)
+        except OutsideTheorem as outside:
+            judged = {i for c in run.claims for i in c.ids}
+            left = [i for i in found.covers if i not in judged]
+            run.not_applicable(left or found.covers, as_statement(found.title), str(outside))
     run.claims = judged_together(run.claims)
     run.seconds = time.perf_counter() - start
     return run

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.equivariance.actions import Grid, translations
 from torchtheory.equivariance.average import group_average
 from torchtheory.equivariance.layers import LayerEquivariance, equivariance_by_layer
@@ -27,6 +26,7 @@ Padding = Literal["circular", "zeros", "reflect"]
     covers=["N-56", "M-68"],
     title="Convolutions commute with shifts, and borders, strides and flattening end that",
     full={"size": 32, "inputs": 64, "channels": 16},
+    least={"size": 5, "channels": 4},
 )
 def shift_equivariance(run: Run, size: int = 12, inputs: int = 6, channels: int = 4) -> None:
     """A shifted input gives a shifted output, exactly, as long as the grid has no border.
@@ -42,8 +42,6 @@ def shift_equivariance(run: Run, size: int = 12, inputs: int = 6, channels: int 
         inputs: random signals.
         channels: of the convolutions, 4 at least.
     """
-    whole_number(size, "size", least=5)
-    whole_number(channels, "channels", least=4)  # with fewer, ReLUs may all be off and hide a broken layer
     lemma(run, size, inputs, channels)
     border_formula(run, size, inputs)
     strides(run, size, inputs)
@@ -231,6 +229,7 @@ def pictures(run: Run, size: int, inputs: int, channels: int) -> None:
     covers=["A-129"],
     title="What circular convolutional networks cannot fit, and padding and subsampling can",
     full={"size": 16, "units": 64, "inputs": 64, "steps": 2000},
+    least={"size": 5, "steps": 5},
 )
 def equivariant_networks(run: Run, size: int = 8, units: int = 12, inputs: int = 16, steps: int = 150) -> None:
     """Circular networks stay away from every function by its distance to its average over shifts.

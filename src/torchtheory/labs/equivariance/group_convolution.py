@@ -36,6 +36,7 @@ LOOP = ((0, 1, 2, 3, 4), (1, 0, 3, 4, 2), (2, 4, 0, 1, 3), (3, 2, 4, 0, 1), (4, 
     covers=["A-126"],
     title="Convolution on a finite group: what needs a commutative group, and what does not",
     full={"cases": 100, "largest": 5},
+    least={"largest": 2},
 )
 def group_convolution(run: Run, cases: int = 10, largest: int = 4) -> None:
     """Functions on cyclic groups and their products, on dihedral and symmetric groups are convolved.

@@ -9,7 +9,6 @@ import torch
 from scipy import ndimage
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.folding import folding_network, sawtooth_network
 from torchtheory.expressivity.hyperplanes import zaslavsky_bound
 from torchtheory.expressivity.pieces import affine_pieces
@@ -67,13 +66,14 @@ FINE = ("two discs", "eight", "solid torus", "two linked tori")
     covers=["X-75"],
     title="Depth multiplies the components and holes of a decision region",
     full={"depth": 8, "networks": 60, "resolution": 96, "epochs": 100},
+    least={"depth": 3, "resolution": 28},
 )
 def betti_numbers_lab(run: Run, depth: int = 6, networks: int = 6, resolution: int = 28, epochs: int = 45) -> None:
     """The components, holes and cavities of decision regions, counted exactly on grids.
 
     Known shapes come first. Then the set where a sawtooth of m layers of two units is at least
-    1/2: it has 2^(m-1) intervals, while one hidden layer of n units never has more than
-    ⌊(n+3)/2⌋. In the plane, folding gives 4^(m-1) islands with 4 units a layer; one hidden layer
+    1/2: it has $2^{m-1}$ intervals, while one hidden layer of n units never has more than
+    ⌊(n+3)/2⌋. In the plane, folding gives $4^{m-1}$ islands with 4 units a layer; one hidden layer
     stays below twice the number of cells of its lines. Look at the two curves against the number
     of units, and at a trained classifier whose region has a hole.
 
@@ -83,7 +83,6 @@ def betti_numbers_lab(run: Run, depth: int = 6, networks: int = 6, resolution: i
         resolution: points per side of the grid on which shapes are counted.
         epochs: epochs of the network that is trained on a ring.
     """
-    whole_number(depth, "depth", least=3)
     shapes(run, resolution)
     formula(run)
     on_a_line(run, depth, networks)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.folding import folding_network, sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
@@ -22,12 +21,13 @@ from torchtheory.neurons.regression import least_squares
     covers=["S-50"],
     title="The more axes of symmetry a function has, the more depth saves",
     full={"folds": 7, "targets": 20},
+    least={"folds": 2, "targets": 2, "parameters": 50},
 )
 def depth_and_symmetry(run: Run, folds: int = 5, targets: int = 3, parameters: int = 100) -> None:
-    """Functions with the same number of pieces, 2^(folds+1), and more and more axes of symmetry.
+    """Functions with the same number of pieces, $2^{folds+1}$, and more and more axes of symmetry.
 
     A random broken line is folded j times: j = 0 is a generic function, j = `folds` a sawtooth of
-    random teeth with 2^j - 1 axes, global and local. Each is fitted by networks of ℓ folding layers
+    random teeth with $2^j$ - 1 axes, global and local. Each is fitted by networks of ℓ folding layers
     of two units and one hidden layer more, at the same number of parameters: knots at the
     function's own kinks or evenly spaced, output weights by least squares. The error vanishes at
     depth j and not without folds, folds remove at least nine tenths of it for the function of most
@@ -38,8 +38,6 @@ def depth_and_symmetry(run: Run, folds: int = 5, targets: int = 3, parameters: i
         targets: random functions for each number of folds.
         parameters: of every network that is fitted, whatever its depth.
     """
-    whole_number(folds, "folds", least=2)
-    whole_number(targets, "targets", least=2)
     pieces = 2 ** (folds + 1)
     made = {j: [Folded(run, j, pieces // 2**j) for _ in range(targets)] for j in range(folds + 1)}
     run.states("S-50", r"\text{pieces of } \varphi\circ t^{\circ j}, \text{ whatever } j").equal(

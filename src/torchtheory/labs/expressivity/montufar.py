@@ -31,12 +31,13 @@ CUBE = PlaneSlice.of_the_plane((0.0, 0.0), (1.0, 1.0))
         "regions-binomial-for-ratio",
     ],
     full={"depth": 4, "networks": 30},
+    least={"depth": 2},
 )
 def folding_regions(run: Run, depth: int = 3, networks: int = 4) -> None:
     """A layer that folds the square onto itself shows every later line once in every fold.
 
     Networks that fold are written down with their weights and their cells counted exactly, by
-    cutting polygons: q folds of each of d coordinates, k times, make q^{kd} cells, each mapped onto
+    cutting polygons: q folds of each of d coordinates, k times, make $q^{kd}$ cells, each mapped onto
     the whole cube; a last layer of hyperplanes then appears in every one of them, which is
     Montúfar's lower bound on the *largest* number of regions. Random weights of the same shape
     have far fewer, and no network has more than the product of Zaslavsky's counts. Look at the

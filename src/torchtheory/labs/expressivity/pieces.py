@@ -26,6 +26,7 @@ from torchtheory.nets.feedforward import dense, mlp
     covers=["L-104", "L-105", "L-106", "A-88", "A-94", "X-69"],
     title="Every piece of a network along a line, counted exactly, and the bounds on their number",
     full={"networks": 300, "width": 64},
+    least={"width": 2},
 )
 def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
     """A ReLU network along a line is piecewise linear; all its breakpoints are found exactly.
@@ -35,7 +36,7 @@ def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
     slopes that automatic differentiation finds between the breakpoints. One hidden layer of n
     units has n + 1 pieces whenever all kinks are on the line; more layers stay below the product of
     the n + 1, and composed zigzags reach the product of the widths. Counting a ReLU as doubling
-    and a sum as adding gives the coarser bound 2^L times the product; spread evenly over L layers
+    and a sum as adding gives the coarser bound $2^L$ times the product; spread evenly over L layers
     it is largest at an average width of e/2, where real networks have very few pieces.
 
     Args:
@@ -110,7 +111,7 @@ def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
     says.fails("as many units, as zigzags of width 2", affine_pieces(zigzag_network([2] * 6), 0.0, 1.0).count)
     run.table(
         "bounds",
-        ["hidden layers", "most pieces met", "product of n + 1", "2^L product of n"],
+        ["hidden layers", "most pieces met", "product of n + 1", "$2^L$ product of n"],
         [
             (
                 "-".join(map(str, h)),
@@ -203,7 +204,7 @@ def depth_floor(run: Run, steps: int = 150, widths: list[int] | None = None) -> 
         lambda axes: _plot_floor(axes, [len(h) for h in shapes], used, errors),
         caption="The largest error of trained networks and of composed tents against the number of "
         "affine pieces they have, and the floor that no function with so many pieces goes below. "
-        "Depth buys pieces: k tents of two units make 2^k.",
+        "Depth buys pieces: k tents of two units make $2^k$.",
     )
 
 

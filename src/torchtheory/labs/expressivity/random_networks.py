@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.bounds import most_regions
 from torchtheory.expressivity.folding import montufar_network
 from torchtheory.expressivity.pieces import affine_pieces, pieces_along
 from torchtheory.expressivity.trajectory import circle, gaussian_network, image_length
-from torchtheory.labs.engine import InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.labs.expressivity.montufar import draw_cells
 from torchtheory.nets.feedforward import dense
 
@@ -31,6 +30,7 @@ BIASES = 1e-3
     covers=["A-98"],
     title="At random weights the number of regions follows the number of units, not the depth",
     full={"units": 32, "networks": 24},
+    least={"networks": 3, "units": 16},
 )
 def random_regions(run: Run, units: int = 16, networks: int = 20) -> None:
     """As many units in one, two and four hidden layers: about as many regions, with random weights.
@@ -48,9 +48,7 @@ def random_regions(run: Run, units: int = 16, networks: int = 20) -> None:
         units: in all hidden layers together: a multiple of 4, at least 16.
         networks: random networks for each depth.
     """
-    whole_number(networks, "networks", least=3)
-    if units < 16 or units % 4:
-        raise InvalidInput(f"units must be a multiple of 4 and at least 16, not {units}")
+    run.assumes(units % 4 == 0, f"{units} units do not make four layers of equal width")
     hidden = {depth: [units // depth] * depth for depth in DEPTHS}
     planes = {d: [_on_the_square(run, h) for _ in range(networks)] for d, h in hidden.items()}
     # a line costs far less than a square
@@ -154,14 +152,16 @@ def _plot_cells(axes: Any, arrangements: list[Arrangement], hidden: list[list[in
     title="A circle's way through a random network: how its length grows",
     errata=["trajectory-same-law"],
     full={"networks": 60, "trials": 1000, "corners": 400},
+    least={"trials": 15, "corners": 3, "sigma": 1.5},
+    most={"sigma": 4},
 )
 def trajectory_length(run: Run, sigma: float = 2.0, networks: int = 7, trials: int = 30, corners: int = 16) -> None:
     """The image of a polygon is a polygon, so its length after each layer is exact.
 
     With the same normal numbers at σ = 1 and at another σ, weights scale by σ. If the biases of
-    layer ℓ scale by σ^ℓ the length after layer ℓ scales by exactly σ^ℓ, network by network. If all
+    layer ℓ scale by $σ^ℓ$ the length after layer ℓ scales by exactly $σ^ℓ$, network by network. If all
     biases scale by σ, as in the source, it does not from the second layer on, and the outputs have
-    another law; the *expected* length still scales by σ^ℓ, because the sign of a unit is a fair
+    another law; the *expected* length still scales by $σ^ℓ$, because the sign of a unit is a fair
     coin that does not know how fast its pre-activation moves. The figure sends a circle through
     networks with variance 4/n and no, three and ten hidden layers: the length and the number of
     turns grow with depth.

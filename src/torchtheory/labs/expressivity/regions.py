@@ -30,6 +30,7 @@ from torchtheory.neurons.dichotomies import cover_count
     covers=["N-35", "N-36", "A-95", "A-96", "X-71"],
     title="The linear regions of a network, cell by cell, with its exact decision boundary",
     full={"width": 24, "steps": 1500},
+    least={"width": 10, "steps": 30},
 )
 def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
     """A ReLU network divides its inputs into convex cells and is affine on each of them.

@@ -16,7 +16,7 @@ from torchtheory.generalization.algorithmic_robustness import (
     robustness_bound,
     samples_for_robustness,
 )
-from torchtheory.labs.engine import Interval, InvalidInput, Run, lab, quantile_interval
+from torchtheory.labs.engine import Interval, Run, lab, quantile_interval
 from torchtheory.models.problem import Problem
 
 PIECES = 10
@@ -29,6 +29,8 @@ PIECES = 10
     title="A loss that varies little within fixed cells, and the number of cells",
     errata=["robustness-needs-a-range-of-losses"],
     full={"trials": 3000, "samples": 20_000},
+    least={"samples": 100, "trials": 50, "delta": 0.01},
+    most={"delta": 0.5},
 )
 def algorithmic_robustness(run: Run, samples: int = 1000, trials: int = 200, delta: float = 0.1) -> None:
     """A partition fixed beforehand, and how much the loss varies within the cells a sample meets.
@@ -44,8 +46,6 @@ def algorithmic_robustness(run: Run, samples: int = 1000, trials: int = 200, del
         trials: samples that the bound is tried on.
         delta: probability with which the bound may fail.
     """
-    if samples < 100 or trials < 50 or not 0 < delta < 1:
-        raise InvalidInput("take at least 100 samples, 50 trials and delta between 0 and 1")
     lipschitz_network(run)
     large_margin(run)
     single_cell(run)

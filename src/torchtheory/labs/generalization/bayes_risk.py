@@ -29,7 +29,6 @@ from torchtheory.generalization.vc.hypothesis_sets import (
 from torchtheory.labs.engine import (
     COLORS,
     Interval,
-    InvalidInput,
     Run,
     clopper_pearson,
     hoeffding_radius,
@@ -47,6 +46,8 @@ SIGNS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     covers=["A-03", "A-17", "A-18", "A-19"],
     title="Every function's risk is the Bayes risk plus a distance, and a fresh sample shows it",
     full={"points": 12, "laws": 200, "trials": 20_000},
+    least={"points": 2, "laws": 2, "sample": 10, "trials": 100},
+    most={"points": 12},
 )
 def bayes_risk(run: Run, points: int = 8, laws: int = 40, sample: int = 100, trials: int = 2000) -> None:
     """On finite distributions every risk is a sum, so nothing here is estimated unless said.
@@ -65,8 +66,6 @@ def bayes_risk(run: Run, points: int = 8, laws: int = 40, sample: int = 100, tri
         sample: size of a fresh sample.
         trials: samples by which the coverage of intervals is counted.
     """
-    if not 2 <= points <= 12 or laws < 2 or sample < 10 or trials < 100:
-        raise InvalidInput("take 2 to 12 points, 2 laws, samples of 10 and 100 trials or more")
     regression(run, points, laws)
     classification(run, points, laws)
     interfaces(run)

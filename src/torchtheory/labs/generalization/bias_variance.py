@@ -19,7 +19,7 @@ from torchtheory.generalization.interpolation.minimum_norm import (
     design_bias_variance,
     minimum_norm_weights,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense
 from torchtheory.neurons.regression import least_squares
 from torchtheory.optimization.descent.iterates import gradient_descent
@@ -38,6 +38,8 @@ from torchtheory.training.regularizers.shrinkage import early_stopping_factors
         "variance-is-not-the-bias",
     ],
     full={"trials": 300, "step": 1},
+    least={"samples": 8, "trials": 20, "step": 1, "dimension": 16, "noise": 0.05},
+    most={"noise": 2},
 )
 def bias_variance_of_least_squares(
     run: Run,
@@ -61,8 +63,7 @@ def bias_variance_of_least_squares(
         trials: draws that bias and variance are averaged over.
         step: from one number of parameters to the next on the curve.
     """
-    if samples < 8 or dimension < 2 * samples or trials < 20 or step < 1 or noise <= 0:
-        raise InvalidInput("take at least 8 samples, twice as many dimensions, 20 trials, step 1 and some noise")
+    run.assumes(dimension >= 2 * samples, f"the curve ends before {2 * samples} features, twice the samples")
     norm_of_the_error(run)
     two_parts(run, trials)
     estimator(run)

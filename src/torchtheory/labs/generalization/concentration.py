@@ -16,7 +16,7 @@ from torchtheory.generalization.concentration import (
     mcdiarmid_tail,
     observed_differences,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, hoeffding_radius, lab, quantile_interval
+from torchtheory.labs.engine import COLORS, Run, clopper_pearson, hoeffding_radius, lab, quantile_interval
 
 
 @lab(
@@ -26,6 +26,7 @@ from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, 
     title="A function that no single observation moves much is nearly constant",
     errata=["mcdiarmid-for-a-sample-mean", "matrix-bernstein-without-root"],
     full={"trials": 100_000},
+    least={"trials": 500, "size": 20},
 )
 def concentration_inequalities(run: Run, trials: int = 4000, size: int = 60) -> None:
     """Tails are simulated and compared with what the inequalities allow.
@@ -40,8 +41,6 @@ def concentration_inequalities(run: Run, trials: int = 4000, size: int = 60) -> 
         trials: independent draws whose deviations are counted.
         size: observations in a draw.
     """
-    if trials < 500 or size < 20:
-        raise InvalidInput("take at least 500 trials and samples of 20")
     counts = bounded_differences(run, trials, size)
     norms = matrices(run, trials)
     run.figure(
@@ -88,7 +87,7 @@ def bounded_differences(run: Run, trials: int, size: int) -> Tensor:
         says.at_most(
             quantile_interval((values - expected).abs(), 1 - delta, 0.999),
             mcdiarmid_radius([1.0] * size, delta),
-            where="quantile at 1 - δ; the mean is exact, n(1-(1-1/n)^n)",
+            where="quantile at 1 - δ; the mean is exact, n(1-$(1-1/n)^n$)",
         )
         says.fails(
             "a coin makes all draws equal: not independent",
@@ -103,7 +102,7 @@ def bounded_differences(run: Run, trials: int, size: int) -> Tensor:
         [hoeffding_radius(n, d) for n in sizes for d in deltas],
         1e-12,
     )
-    says.fails("c_i = 2/n, losses in [-1, 1]", [mcdiarmid_radius([2 / n] * n, d) for n in sizes for d in deltas])
+    says.fails("$c_i$ = 2/n, losses in [-1, 1]", [mcdiarmid_radius([2 / n] * n, d) for n in sizes for d in deltas])
     n, epsilon = 50, 0.5
     bits = (run.rand(trials, n) < 0.9).double()
     # f(x) = 1 - mean(x) has c_i = 1/n and mean 0.1

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.complexity.covering import (
     covering_bounds,
     covering_dimension,
@@ -38,6 +37,7 @@ from torchtheory.neurons.dichotomies import realizable_dichotomies
     title="How many functions are enough: covering numbers, Dudley's integral, Haussler's bound",
     errata=["dudley-with-absolute-values", "haussler-near-one"],
     full={"samples": 10, "classes": 10, "points": 5000, "line": 80},
+    least={"samples": 4, "classes": 1, "points": 500, "line": 20},
 )
 def covering_numbers(run: Run, samples: int = 8, classes: int = 2, points: int = 1000, line: int = 40) -> None:
     """Covering and packing numbers are found exactly by integer programming, and bounded greedily.
@@ -55,10 +55,6 @@ def covering_numbers(run: Run, samples: int = 8, classes: int = 2, points: int =
         points: of each set whose dimension is read off its covering numbers.
         line: points on a line, for Haussler's bound.
     """
-    whole_number(samples, "samples", least=4)
-    whole_number(classes, "classes", least=1)
-    whole_number(points, "points", least=500)
-    whole_number(line, "line", least=20)
     sandwich(run, samples, classes)
     losses(run, samples)
     dudley(run, samples, classes)
@@ -253,6 +249,7 @@ def plot_profile(axis: Any, line: int) -> None:
     covers=["A-45"],
     title="From the VC dimension to the gap: every link of the chain, and where it turns empty",
     full={"trials": 1000, "sizes": 8},
+    least={"trials": 20, "sizes": 4, "grid": 32},
 )
 def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> None:
     """Thresholds on a line with noisy labels; every link of the chain is computed.
@@ -267,9 +264,6 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
         sizes: how many sizes there are: 25, 50, 100 and so on.
         grid: points that thresholds are distinguished by.
     """
-    whole_number(trials, "trials", least=20)
-    whole_number(sizes, "sizes", least=4)
-    whole_number(grid, "grid", least=32)
     functions = labelings_with_changes(grid, 1)
     x = torch.arange(grid).double().repeat(2)
     truth = torch.where(torch.arange(grid) < grid // 3, -1.0, 1.0).double()
@@ -344,6 +338,6 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
         axes=("samples m", "bound on the gap"),
         log="xy",
         beside=True,
-        caption="Every link of the chain against the sample size: all fall like m^(-1/2), and "
+        caption="Every link of the chain against the sample size: all fall like $m^{-1/2}$, and "
         "above the dashed line they say nothing.",
     )

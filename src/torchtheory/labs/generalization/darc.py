@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchtheory.generalization.complexity.rademacher import exact_rademacher, finite_class
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.regularizers.darc import (
     STRENGTH,
@@ -29,6 +29,8 @@ from torchtheory.training.regularizers.darc import (
     title="A penalty on the largest output, above a Rademacher complexity whatever the signs",
     errata=["darc-risk-of-right-answers"],
     full={"batches": 500, "samples": 14},
+    least={"batches": 2, "samples": 2},
+    most={"samples": 16},
 )
 def darc_regularizer(run: Run, batches: int = 50, samples: int = 8) -> None:
     """DARC estimates the complexity of the outputs with random signs; DARC1 bounds it without.
@@ -44,8 +46,6 @@ def darc_regularizer(run: Run, batches: int = 50, samples: int = 8) -> None:
         batches: random batches that the bound is checked on.
         samples: in a batch, 2 to 16, so that all signs can be listed.
     """
-    if batches < 2 or not 2 <= samples <= 16:
-        raise InvalidInput("take 2 batches or more, of 2 to 16 samples")
     below_darc1(run, batches, samples)
     complexity(run, batches, samples)
     homogeneous(run, batches)

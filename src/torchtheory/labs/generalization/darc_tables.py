@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtheory.data.cifar10 import load_cifar10
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.image_networks import lenet, preactivation_resnet18, resnext29
 from torchtheory.training.loop.image_recipes import recipe
 from torchtheory.training.many.networks import fit_many, mlp_family
@@ -54,10 +54,11 @@ BEST = {"MNIST": (0.26, 0.20), "CIFAR-10": (3.52, 3.43)}
     covers=["B-24", "B-25"],
     title="DARC1 shrinks outputs many times over, and test errors do not grow",
     full={"data": "mnist", "trials": 3, "epochs": 8, "samples": 12_000},
+    least={"trials": 3, "epochs": 8, "samples": 50, "width": 2},
 )
 def darc_tables(
     run: Run,
-    data: str = "digits",
+    data: Literal["digits", "mnist", "cifar10"] = "digits",
     trials: int = 4,
     epochs: int = 60,
     samples: int = 250,
@@ -82,17 +83,13 @@ def darc_tables(
         samples: that the networks are trained on.
         width: of the network that is trained.
     """
-    if trials < 3 or epochs < 1 or samples < 50 or width < 2:
-        raise InvalidInput("take 3 trials, 1 epoch, 50 samples and a width of 2, or more")
     counts(run)
     if data == "digits":
         train = on_digits(run, trials, epochs, samples, width)
         names = ["digits (ND)", "digits"]
-    elif data in ("mnist", "cifar10"):
+    else:
         train = by_recipe(run, data, trials, epochs, samples)
         names = ["MNIST (ND)", "MNIST"] if data == "mnist" else ["CIFAR-10 (ND)", "CIFAR-10"]
-    else:
-        raise InvalidInput(f"data is digits, mnist or cifar10, not {data!r}")
     columns = {name: (train(0.0, bool(i)), train(STRENGTH, bool(i))) for i, name in enumerate(names)}
     judge(run, columns, train)
     tabulate(run, columns, trials)

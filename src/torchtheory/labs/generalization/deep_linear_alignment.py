@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import number_between, whole_number
 from torchtheory.core.errors import NotConverged
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
@@ -50,6 +49,8 @@ def biasless(run: Run, widths: list[int], activation: nn.Module | None = None) -
     title="Gradient flow keeps neighboring layers in balance, and linear ones line up",
     errata=["balance-identity-over-several-samples"],
     full={"level": 1000.0},
+    least={"samples": 2, "width": 2, "level": 20},
+    most={"level": 2000},
 )
 def deep_linear_alignment(run: Run, samples: int = 8, width: int = 4, level: float = 100.0) -> None:
     """Networks without biases under gradient flow, and what does not change on the way.
@@ -66,9 +67,6 @@ def deep_linear_alignment(run: Run, samples: int = 8, width: int = 4, level: flo
         width: of the layers.
         level: minus the logarithm of the risk at which the flow ends.
     """
-    whole_number(samples, "samples", least=2)
-    whole_number(width, "width", least=2)
-    number_between(level, "level", 10, math.inf, closed="neither")
     chain_rule(run, width)
     conservation(run, samples, width)
     alignment(run, level)
@@ -307,7 +305,7 @@ def alignment(run: Run, level: float) -> None:
     says = run.states(
         "A-77", r"\text{balanced layers stay aligned: } |\langle u_1(W^{(\ell)}),v_1(W^{(\ell+1)})\rangle|=1"
     )
-    says.equal(aligned(balanced), 1.0, 1e-5, where=f"three layers, until the risk is e^-{level:g}")
+    says.equal(aligned(balanced), 1.0, 1e-5, where=f"three layers, until the logarithm of the risk is -{level:g}")
     says.fails("a start that is not balanced", aligned(free))
     kept = layer_balance_of(split(start)).matrices
     none = [torch.zeros_like(m) for m in kept]
@@ -351,7 +349,7 @@ def alignment(run: Run, level: float) -> None:
     says.at_most(
         [left_over(free), left_over(balanced)],
         0.5,
-        where=f"any start, for which it is O(s^(-2/3)) as the norms differ by what is conserved, "
+        where=f"any start, for which it is O($s^{{-2/3}}$) as the norms differ by what is conserved, "
         f"and a balanced one, to s = {level:g}; cosines with the hard margin "
         f"{cosine(product(free.points[-1])):.6f} and {cosine(product(balanced.points[-1])):.6f}",
     )

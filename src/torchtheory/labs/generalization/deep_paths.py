@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchtheory.data.real import digits, split
 from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.kernels.paths.graph import every_path
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.graph import GraphNetwork
 from torchtheory.training.loop.trainer import fit
@@ -66,6 +66,8 @@ def skipping(run: Run) -> GraphNetwork:
     covers=["B-13"],
     title="An output is a sum over paths: products of weights, of 0-1 activations, and an input",
     full={"points": 50, "width": 12, "epochs": 60},
+    least={"points": 2, "width": 2, "epochs": 1, "learning_rate": 0.0001},
+    most={"learning_rate": 0.1},
 )
 def deep_path_representation(
     run: Run, points: int = 5, width: int = 8, epochs: int = 12, learning_rate: float = 0.01
@@ -85,8 +87,6 @@ def deep_path_representation(
         epochs: of the training along which paths are watched.
         learning_rate: of that training.
     """
-    if points < 2 or width < 2 or epochs < 1:
-        raise InvalidInput("take 2 points, a width of 2 and 1 epoch, or more")
     sums_over_paths(run, points)
     number_and_activity(run, points)
     windows_that_overlap(run, points)

@@ -15,7 +15,7 @@ from torchtheory.generalization.interpolation.double_descent import (
     feature_curve,
     width_curve,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 
 
 @lab(
@@ -24,9 +24,10 @@ from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interva
     covers=["M-162", "A-78"],
     title="The test risk peaks where features equal samples, and falls again",
     full={"samples": 100, "trials": 40, "largest": 2000},
+    least={"samples": 20, "trials": 5, "largest": 200},
 )
 def double_descent(run: Run, samples: int = 40, trials: int = 40, largest: int = 800) -> None:
-    """Regression on random ReLU features, from a handful to many times the sample.
+    r"""Regression on random ReLU features, from a handful to many times the sample.
 
     The fit is the one of least norm. Below the threshold the test risk is the classical U; at as
     many features as samples the training risk reaches 0 and the test risk its peak; beyond, it
@@ -35,13 +36,50 @@ def double_descent(run: Run, samples: int = 40, trials: int = 40, largest: int =
     labels it is the number of features, and with clean linear labels it has no limit. Look at the
     two curves of the figure.
 
+    Theorem:
+        Let $p$ features be fitted to $n$ samples by least squares, with the weights of least norm where
+        several fit equally well.
+        *Independent*: the features are Gaussian and independent.
+        *Noise*: the labels have independent noise of variance $\sigma^2>0$.
+        Then the training risk is 0 from $p=n$ on, and the noise costs the test risk
+        $\sigma^2p/(n-p-1)$ for $p<n-1$ and $\sigma^2n/(p-n-1)$ for $p>n+1$: it grows without bound
+        towards $p=n$ and falls beyond.
+
+    Symbols:
+        $n$: samples in a training set.
+        $p$: features that are fitted.
+        $S$: a training set, of $m$ samples where its size varies.
+        $\mathcal A(S)$: what the algorithm makes of the set.
+        $\hat R_S$: the mean loss on the set, the training risk.
+        $\varepsilon$: a training risk that counts as none.
+        $d$: features of the model whose effective complexity is measured.
+
+    Idea:
+        The fitted weights are the pseudo-inverse of the feature matrix times the labels, so noise is
+        divided by its singular values. A random $n\times p$ matrix has tiny ones just where it is square:
+        there the labels are fitted at any price. With more features the least norm spreads the same
+        fit over all of them, the singular values move away from 0, and the price falls. A ridge forbids the price.
+
+    Try:
+        samples=80: the peak moves with the samples, to 80 features.
+        trials=10: fewer sets, and a rougher curve; its peak stays where it is.
+        largest=3200: the right end falls further below the bottom of the U.
+
+    Exercise:
+        One sample `x` = (1, 1) has the label 2. Find the weights `w` of least norm that
+        fit it, and say what happens to their norm when a third feature of size 0.1 joins.
+        check: torch.allclose(w, torch.ones(2))
+        answer: w = torch.linalg.pinv(torch.ones(1, 2)) @ torch.tensor([2.0])
+
     Args:
         samples: of a training set: the risk peaks at as many features.
         trials: random features and training sets that the risk is averaged over.
         largest: most features, at least ten times the samples.
     """
-    if samples < 20 or trials < 5 or largest < 10 * samples:
-        raise InvalidInput("take 20 samples, 5 trials and ten times as many features, or more")
+    run.assumes(
+        largest >= 10 * samples,
+        f"{largest} features are not ten times the {samples} samples, by which the risk falls again",
+    )
     n, d, tests = samples, 8, 400
     teacher = run.randn(d)
 
@@ -144,6 +182,9 @@ def complexity(run: Run) -> None:
         "seeds": 10,
         "epochs": 300,
     },
+    least={"seeds": 2, "samples": 50, "label_noise": 0, "epochs": 1, "widths": 1},
+    most={"samples": 1500, "label_noise": 0.9},
+    items={"widths": 3},
 )
 def width_and_test_error(
     run: Run,
@@ -167,10 +208,6 @@ def width_and_test_error(
         epochs: of a training.
         label_noise: share of the training labels that are replaced at random.
     """
-    if len(widths) < 3 or seeds < 2 or samples < 50 or samples > 1500:
-        raise InvalidInput("take three widths, two seeds and 50 to 1500 digits")
-    if not 0 <= label_noise < 1 or epochs < 1:
-        raise InvalidInput("label_noise must lie in [0, 1) and epochs be at least 1")
     widths = tuple(sorted(widths))
     x, y = digits()
     order = torch.randperm(len(x), generator=run.generator)
@@ -186,8 +223,8 @@ def width_and_test_error(
         learning_rate=0.01,
     )
     fitted = curve.first_below(0.01)
-    if fitted is None:
-        raise InvalidInput("no width fits the training labels: take wider networks or more epochs")
+    run.assumes(fitted is not None, f"no width up to {widths[-1]} fits the training labels in {epochs} epochs")
+    assert fitted is not None
     at = widths.index(fitted)
     says = run.states(["M-119", "A-78"], r"\text{the training error of wide networks is } 0")
     says.at_most(
@@ -227,6 +264,7 @@ def width_and_test_error(
     title="A cubic through noise: too few, enough, and too many powers",
     errata=["interpolation-threshold-of-polynomials"],
     full={"repetitions": 50},
+    least={"repetitions": 5, "samples": 10},
 )
 def polynomial_regression(run: Run, repetitions: int = 10, samples: int = 20) -> None:
     """Polynomials of degree 1 to 40 through noisy values of a cubic.
@@ -242,8 +280,6 @@ def polynomial_regression(run: Run, repetitions: int = 10, samples: int = 20) ->
         repetitions: draws of the noise.
         samples: of the cubic with noise.
     """
-    if repetitions < 5 or samples < 10:
-        raise InvalidInput("take at least 5 repetitions and 10 samples")
     degrees = list(range(1, 41))
     noise = 0.1
 

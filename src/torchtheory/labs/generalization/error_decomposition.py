@@ -20,7 +20,7 @@ from torchtheory.generalization.learning.bayes import (
 from torchtheory.generalization.learning.error_decomposition import ErrorTerms, decompose_error
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.training.losses.surrogates import quadratic_loss, zero_one_loss
 
 
@@ -30,6 +30,8 @@ from torchtheory.training.losses.surrogates import quadratic_loss, zero_one_loss
     covers=["A-21", "S-06"],
     title="Approximation falls, estimation grows with the class, and the search adds its own",
     full={"trials": 2000, "sizes": (50, 100, 200, 400, 800)},
+    least={"sample": 2, "trials": 20, "sizes": 20},
+    items={"sizes": 2},
 )
 def error_decomposition(run: Run, sample: int = 30, trials: int = 150, sizes: tuple[int, ...] = (50, 200, 800)) -> None:
     """How much worse than the best function is a learned one, and why?
@@ -47,8 +49,6 @@ def error_decomposition(run: Run, sample: int = 30, trials: int = 150, sizes: tu
         trials: samples of each size.
         sizes: of the samples that networks are fitted to.
     """
-    if sample < 2 or trials < 20 or len(sizes) < 2 or min(sizes) < 20:
-        raise InvalidInput("take samples of 2, 20 trials and two sizes of 20 or more")
     classes = nested_classes(run, sample, trials)
     sizes = tuple(sorted(sizes))
     widths = networks(run, sizes, trials)

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm, kkt_residuals
 from torchtheory.generalization.implicit_bias.separable_flow import (
@@ -37,6 +36,7 @@ def hinge(u: Tensor) -> Tensor:
         "critical-point-by-norm-alone",
     ],
     full={"trials": 200},
+    least={"trials": 5},
 )
 def losses_with_exponential_tail(run: Run, trials: int = 20) -> None:
     """The assumptions, each checked on what should satisfy it and on what should not.
@@ -49,7 +49,6 @@ def losses_with_exponential_tail(run: Run, trials: int = 20) -> None:
     Args:
         trials: random samples whose separability is decided.
     """
-    whole_number(trials, "trials", least=5)
     separability(run, trials)
     assumptions(run)
     machine(run, trials)
@@ -130,7 +129,9 @@ def assumptions(run: Run) -> None:
     run.refutes(
         "tight-tail-lower-condition",
         r"f(u)\ge c(1-e^{-u})e^{-au}\ \forall u<u_- \text{ gives the tail } f(u)e^{au}\to c",
-    ).equal(math.exp(1 - 2 * 30) * math.exp(30), 1.0, 0.5, where="f = e^{-u} up to 1 and e^{1-2u} beyond, at u = 30")
+    ).equal(
+        math.exp(1 - 2 * 30) * math.exp(30), 1.0, 0.5, where="f = $e^{-u}$ up to 1 and $e^{1-2u}$ beyond, at u = 30"
+    )
     far = torch.tensor([0.0, -800.0, 700.0, -1e4], dtype=torch.float64)
     exact = torch.tensor([math.log(2), 800.0, math.exp(-700), 1e4], dtype=torch.float64)
     ones = torch.ones_like(far)

@@ -16,7 +16,7 @@ from torchtheory.generalization.concentration import (
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, hoeffding_radius, lab, quantile_interval
+from torchtheory.labs.engine import COLORS, Interval, Run, hoeffding_radius, lab, quantile_interval
 from torchtheory.training.losses.surrogates import zero_one_loss
 
 DELTA = 0.05
@@ -30,6 +30,7 @@ SIGNS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     title="Hoeffding for one function, a logarithm more for all; none for the one the data chose",
     errata=["loss-of-being-right", "finite-class-bound-without-confidence"],
     full={"functions": 1000, "trials": 20_000},
+    least={"functions": 20, "sample": 10, "trials": 200},
 )
 def finite_class_bounds(run: Run, functions: int = 1000, sample: int = 50, trials: int = 1000) -> None:
     """Random classifiers on labels that are pure noise: every one of them has risk one half.
@@ -46,8 +47,6 @@ def finite_class_bounds(run: Run, functions: int = 1000, sample: int = 50, trial
         sample: size of a sample.
         trials: samples in which the bounds may fail.
     """
-    if functions < 20 or sample < 10 or trials < 200:
-        raise InvalidInput("take 20 functions, samples of 10 and 200 trials or more")
     definitions(run)
     one_function(run, trials)
     noise(run, functions, sample, trials)
@@ -191,7 +190,7 @@ def minimizer(run: Run, sample: int, trials: int) -> None:
     wrong = risks[empirical.argmax(1)] - risks.min()
     says = run.states("M-31", r"R(f_S)-\min_fR\le2\sup_f|R-R_S|\ \text{ on every sample}")
     says.at_most(excess, 2 * worst, 1e-12)
-    says.fails("f_S has the most errors instead of the fewest", wrong)
+    says.fails("$f_S$ has the most errors instead of the fewest", wrong)
     # one good classifier among 99 that are worse by what the sample cannot tell, all independent
     size = 20 * sample
     worse = torch.full((100,), 0.5 + 1.9 / math.sqrt(size), dtype=torch.float64)

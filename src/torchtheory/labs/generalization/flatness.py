@@ -27,7 +27,7 @@ from torchtheory.generalization.flatness.sharpness import (
     relative_hessian,
 )
 from torchtheory.kernels.paths.path_kernel import path_norms
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
@@ -46,6 +46,8 @@ RADIUS, SIGMA = 0.05, 0.02
     title="A flat minimum becomes as sharp as one likes while the function stays the same",
     errata=["robust-parameters-strict-margin", "no-error-is-not-separable"],
     full={"hidden": 64, "epochs": 2000},
+    least={"samples": 10, "hidden": 2, "epochs": 1, "target": 1},
+    most={"target": 1000000000000.0},
 )
 def flatness_and_rescaling(
     run: Run, samples: int = 40, hidden: int = 6, epochs: int = 150, target: float = 1e6
@@ -65,8 +67,6 @@ def flatness_and_rescaling(
         epochs: of its training.
         target: sharpness that rescaling is to reach.
     """
-    if samples < 10 or hidden < 2 or epochs < 1 or target <= 0:
-        raise InvalidInput("take at least 10 samples, 2 hidden units, 1 epoch and a target above 0")
     quadratic_loss(run)
     dense_hessian(run)
     case = trained(run, samples, hidden, epochs)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchtheory.generalization.paths.gap_decomposition import GapDecomposition, decompose_gap
 from torchtheory.kernels.paths.deep_paths import path_features
-from torchtheory.labs.engine import InvalidInput, Run, fit_slope, lab
+from torchtheory.labs.engine import Run, fit_slope, lab
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.loop.trainer import fit
 
@@ -22,6 +22,7 @@ from torchtheory.training.loop.trainer import fit
     errata=["gap-eigenpairs-of-an-undefined-matrix", "small-path-norm-small-gap"],
     title="The squared-loss gap is an identity in path space, and its bound is far away",
     full={"epochs": 400, "population": 400},
+    least={"sample": 4, "population": 8, "epochs": 10},
 )
 def squared_loss_gap_decomposition(run: Run, sample: int = 20, population: int = 80, epochs: int = 120) -> None:
     """Population risk minus training risk, taken apart over the paths of a ReLU network.
@@ -38,8 +39,6 @@ def squared_loss_gap_decomposition(run: Run, sample: int = 20, population: int =
         population: points of the law, over which the risk is exact.
         epochs: of the training that is watched.
     """
-    if sample < 4 or population < 8 or epochs < 10:
-        raise InvalidInput("take 4 samples, a population of 8 and 10 epochs, or more")
     law = finite_law(run, population)
     history = watch_training(run, law, sample, epochs)
     identity(run, law, sample, epochs)

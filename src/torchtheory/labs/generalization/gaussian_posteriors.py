@@ -19,7 +19,7 @@ from torchtheory.generalization.pac_bayes.stochastic_network import (
     fresh_initialization,
     spread_like,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.feedforward import mlp
@@ -34,6 +34,7 @@ FRACTIONS = tuple(2.0 ** (k / 4) for k in range(-16, 6))
     covers=["M-63", "M-65"],
     title="Weights as Gaussians: what their noise costs, and how much of it a network bears",
     full={"draws": 400_000, "samples": 1500, "epochs": 60},
+    least={"draws": 1000, "samples": 100, "epochs": 12},
 )
 def gaussian_posteriors(run: Run, draws: int = 20_000, samples: int = 400, epochs: int = 40) -> None:
     """The divergence of diagonal Gaussians is checked against Monte Carlo, torch and autograd, and
@@ -50,8 +51,6 @@ def gaussian_posteriors(run: Run, draws: int = 20_000, samples: int = 400, epoch
         samples: digits that the network is trained on.
         epochs: of its training.
     """
-    if draws < 1000 or samples < 100 or epochs < 1:
-        raise InvalidInput("take 1000 draws, 100 samples and 1 epoch or more")
     divergence(run, draws)
     scales(run)
     local_noise(run, draws)

@@ -27,7 +27,7 @@ from torchtheory.generalization.vc.growth import (
     vc_dimension_on,
 )
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.neurons.dichotomies import count_dichotomies_by_programs
 
 
@@ -38,6 +38,8 @@ from torchtheory.neurons.dichotomies import count_dichotomies_by_programs
     title="A class of VC dimension h gives n points at most Σ C(n, i) labelings, i ≤ h",
     errata=["exponential-until-four-points", "growth-faster-than-exponential"],
     full={"points": 11, "draws": 20, "classes": 60},
+    least={"points": 5, "draws": 3, "classes": 5},
+    most={"points": 16},
 )
 def growth_function(run: Run, points: int = 8, draws: int = 8, classes: int = 15) -> None:
     """The restrictions of simple classes are listed on random points and counted.
@@ -54,8 +56,6 @@ def growth_function(run: Run, points: int = 8, draws: int = 8, classes: int = 15
         draws: random placements of the points.
         classes: random classes of functions.
     """
-    if not 5 <= points <= 16 or draws < 3 or classes < 5:
-        raise InvalidInput("take 5 to 16 points, at least 3 draws and 5 classes")
     on_a_line(run, points, draws)
     half_planes(run, points, draws)
     sauer_shelah(run, points, draws, classes)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
 from torchtheory.generalization.implicit_bias.separable_flow import (
@@ -31,6 +30,7 @@ from torchtheory.training.losses.surrogates import logistic_surrogate
     title="On separable data w(t) = ŵ log t + ρ(t): direction 1/log t, loss 1/t",
     errata=["validation-loss-grows-for-all-datasets"],
     full={"samples": 200, "dimension": 20, "steps": 20_000},
+    least={"samples": 10, "dimension": 2, "steps": 100},
 )
 def logistic_regression_to_hard_margin(run: Run, samples: int = 30, dimension: int = 3, steps: int = 1000) -> None:
     """Gradient flow on separable data, followed in logarithmic time to t = 1e7 and to 1e60.
@@ -46,9 +46,6 @@ def logistic_regression_to_hard_margin(run: Run, samples: int = 30, dimension: i
         dimension: of the inputs.
         steps: of gradient descent.
     """
-    whole_number(samples, "samples", least=10)
-    whole_number(dimension, "dimension", least=2)
-    whole_number(steps, "steps", least=100)
     x = torch.tensor([[1, 1], [1, -2], [1.6, 0.3], [2.2, -0.5]], dtype=torch.float64)
     y = torch.ones(4, dtype=torch.float64)
     flows = known_limit(run, x, y)
@@ -91,7 +88,7 @@ def known_limit(run: Run, x: Tensor, y: Tensor) -> dict[str, SeparableFlow]:
         torch.cat(remainders),
         certified.offset.repeat(3),
         3e-4,
-        where="exponential from two starts, logistic; the rest decays like t^(1-θ), θ = 1.6",
+        where="exponential from two starts, logistic; the rest decays like $t^{1-θ}$, θ = 1.6",
     )
     says.fails("a loss without exponential tail", wrong.repeat(3))
     late = separable_flow(x, y, [1e60])
@@ -214,7 +211,7 @@ def certificate(run: Run, data: list[tuple[Tensor, Tensor]]) -> None:
     z = torch.linspace(-20, 20, 2001, dtype=torch.float64)
     says = run.states("M-130", r"z(e^{-z}-1)\le0 \text{ and } z\,e^{-z}\le1: \text{ largest excess}")
     says.at_most(torch.maximum(z * torch.expm1(-z), z * torch.exp(-z) - 1), 0.0)
-    says.fails("z(e^z - 1) instead", z * torch.expm1(z))
+    says.fails("z($e^z$ - 1) instead", z * torch.expm1(z))
 
 
 def by_steps(run: Run, steps: int) -> None:

@@ -10,7 +10,6 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 
-from torchtheory.core.checks import number_between
 from torchtheory.data.synthetic import separable_gaussians, xor
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
 from torchtheory.generalization.implicit_bias.kkt import MarginKKT, margin_kkt
@@ -73,6 +72,8 @@ def relu_layers(depth: int) -> nn.Sequential:
     title="A homogeneous network trained long enough maximizes its normalized margin",
     errata=["one-over-n-is-not-enough-for-the-logistic-loss"],
     full={"level": 1000.0},
+    least={"level": 20},
+    most={"level": 2000},
 )
 def homogeneous_margin(run: Run, level: float = 60.0) -> None:
     """Gradient flow of homogeneous networks, followed until the risk is exp(-level).
@@ -87,7 +88,6 @@ def homogeneous_margin(run: Run, level: float = 60.0) -> None:
     Args:
         level: minus the logarithm of the risk at which the flow ends.
     """
-    number_between(level, "level", 10, math.inf, closed="neither")
     degrees(run)
     smoothing(run)
     linear_flow(run)

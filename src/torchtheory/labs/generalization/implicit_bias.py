@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.implicit_bias.least_norm import (
     closest_interpolant,
     effective_degrees,
@@ -34,6 +33,7 @@ from torchtheory.training.regularizers.shrinkage import (
     title="Of all interpolants gradient descent finds the one closest to where it started",
     errata=["least-squares-gradient-sign", "more-unknowns-than-equations-unique"],
     full={"samples": 100, "dimension": 1000, "steps": 3000},
+    least={"samples": 3, "steps": 50, "dimension": 5},
 )
 def closest_interpolant_lab(run: Run, samples: int = 12, dimension: int = 40, steps: int = 600) -> None:
     """Least squares with more weights than equations has an affine space of exact solutions.
@@ -49,9 +49,7 @@ def closest_interpolant_lab(run: Run, samples: int = 12, dimension: int = 40, st
         dimension: of the inputs, and so of the parameters.
         steps: of gradient descent.
     """
-    whole_number(samples, "samples", least=3)
-    whole_number(dimension, "dimension", least=samples + 2)
-    whole_number(steps, "steps", least=50)
+    run.assumes(dimension >= samples + 2, f"{samples} equations in {dimension} unknowns leave no plane of solutions")
     x = run.randn(samples, dimension)
     y = run.randn(samples)
     solution_space(run, samples, dimension)
@@ -224,13 +222,14 @@ def plot_paths(axes: Any, x: Tensor, y: Tensor) -> None:
     title="Ridge shrinks along singular directions; stopping early almost does the same",
     errata=["ridge-half-penalty", "ridge-eigenbasis-half-penalty"],
     full={"samples": 300, "dimension": 100},
+    least={"dimension": 3, "samples": 3},
 )
 def ridge_and_early_stopping(run: Run, samples: int = 30, dimension: int = 12) -> None:
     """The two problems of section 11.3, with the constants the printed answers need.
 
     Ridge regression multiplies the component of the targets along the i-th left singular vector
     by d²/(d²+λ); gradient descent on a quadratic, k steps from 0, has come the fraction
-    1-(1-ηλ)^k of the way along each eigenvector; ridge λ/(λ+μ) of it. Matching them gives
+    1-$(1-ηλ)^k$ of the way along each eigenvector; ridge λ/(λ+μ) of it. Matching them gives
     k = 1/(ημ). Look at the two filters: they agree at both ends of the spectrum and differ by at
     most 30 % in between, which is what "equals" means here.
 
@@ -238,8 +237,6 @@ def ridge_and_early_stopping(run: Run, samples: int = 30, dimension: int = 12) -
         samples: rows of the design.
         dimension: columns of the design, of singular values that differ by a factor of about 50.
     """
-    whole_number(dimension, "dimension", least=3)
-    whole_number(samples, "samples", least=3)
     scale = torch.logspace(-1, 0.7, dimension, dtype=torch.float64)
     x = run.randn(samples, dimension) * scale
     y = run.randn(samples)

@@ -18,7 +18,7 @@ from torchtheory.generalization.interpolation.interpolators import (
 from torchtheory.generalization.interpolation.minimum_norm import minimum_norm_weights
 from torchtheory.kernels.learning.functions import gaussian, laplace, polynomial, quadratic_features
 from torchtheory.kernels.learning.regression import kernel_least_squares
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 
 
 @lab(
@@ -28,6 +28,8 @@ from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
     title="Interpolating noise can be benign, tempered or catastrophic",
     errata=["reproducing-product-is-not-an-integral"],
     full={"sizes": (10, 20, 40, 80, 160, 320, 640, 1280), "designs": 100},
+    least={"sizes": 4, "designs": 5},
+    items={"sizes": 3},
 )
 def kernel_ridge_regimes(run: Run, sizes: tuple[int, ...] = (10, 40, 160, 640), designs: int = 20) -> None:
     """Functions with kernels: a ridge that smooths, and interpolators that do not.
@@ -42,8 +44,6 @@ def kernel_ridge_regimes(run: Run, sizes: tuple[int, ...] = (10, 40, 160, 640), 
         sizes: numbers of samples, three or more.
         designs: random designs of each size.
     """
-    if len(sizes) < 3 or min(sizes) < 4 or designs < 5:
-        raise InvalidInput("take three sizes of at least 4 and 5 designs")
     ridge_regression(run)
     norm(run)
     curves = regimes(run, sorted(sizes), designs)
@@ -103,7 +103,9 @@ def norm(run: Run) -> None:
     theta = minimum_norm_weights(phi, y)
     alpha = fit.coefficients
     says = run.states("M-170", r"\|f\|_{\mathcal H}^2=w^\top Kw=\min\{\|\theta\|^2:\ f=\theta^\top\phi\}")
-    says.equal(theta, phi.T @ alpha, 1e-8, where="the weights of least norm on the features are the sum of w_i φ(x_i)")
+    says.equal(
+        theta, phi.T @ alpha, 1e-8, where="the weights of least norm on the features are the sum of $w_i$ φ($x_i$)"
+    )
     says.fails("other weights with the same values at the sample", theta + torch.linalg.svd(phi).Vh[-1])
     says = run.states("M-170", r"\|f\|_{\mathcal H}^2=w^\top Kw=\|\theta\|^2")
     says.equal(fit.norm**2, theta.square().sum(), 1e-8)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.generalization.memorization.linear import far_interpolant, memorize_targets
-from torchtheory.labs.engine import InvalidInput, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.neurons.regression import least_squares
 
 
@@ -16,6 +16,8 @@ from torchtheory.neurons.regression import least_squares
     covers=["B-08", "B-09"],
     title="Zero training and test error at any distance from the truth",
     full={"samples": 200, "features": 500},
+    least={"samples": 5, "outputs": 1, "features": 6, "distance": 1},
+    most={"distance": 1000000000.0},
 )
 def linear_memorization(
     run: Run, samples: int = 50, features: int = 80, outputs: int = 3, distance: float = 1e6
@@ -34,8 +36,7 @@ def linear_memorization(
         outputs: of the linear model.
         distance: from the true weights at which the errors are still zero.
     """
-    if samples < 5 or features <= samples or outputs < 1 or distance <= 0:
-        raise InvalidInput("take at least 5 samples, more features than samples, and a distance")
+    run.assumes(features > samples, f"{features} features leave no direction free on {samples} samples")
     memorize(run, samples, features, outputs)
     constructed(run, distance)
     other_points(run)

@@ -26,7 +26,7 @@ from torchtheory.generalization.interpolation.spectral_asymptotics import (
     marchenko_pastur_density,
     marchenko_pastur_support,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 
 COPIES = (*range(10, 21), *range(30, 51))
 
@@ -38,6 +38,7 @@ COPIES = (*range(10, 21), *range(30, 51))
     title="One more feature can raise or lower the risk of the minimum-norm fit",
     errata=["norm-of-the-error-not-squared", "marchenko-pastur-of-the-pseudo-inverse"],
     full={"samples": 800, "noises": 20_000, "designs": 20},
+    least={"samples": 40, "noises": 100, "designs": 2},
 )
 def minimum_norm_regression(run: Run, samples: int = 200, noises: int = 3000, designs: int = 3) -> None:
     """Regression with the pseudo-inverse, below and beyond the interpolation threshold.
@@ -53,8 +54,6 @@ def minimum_norm_regression(run: Run, samples: int = 200, noises: int = 3000, de
         noises: draws of the noise for a given design.
         designs: random designs.
     """
-    if samples < 40 or noises < 100 or designs < 2:
-        raise InvalidInput("take at least 40 samples, 100 draws of the noise and 2 designs")
     given_design(run, noises)
     points, spectra = limit(run, samples, designs)
     values = one_sample(run)
@@ -232,6 +231,8 @@ def one_sample(run: Run) -> list[float]:
     covers=["A-81"],
     title="Overfitting is harmless when many weak directions hide the noise",
     full={"sizes": (25, 50, 100, 200), "dimension": 20_000, "designs": 10},
+    least={"sizes": 5, "designs": 2, "dimension": 50},
+    items={"sizes": 3},
 )
 def benign_overfitting(
     run: Run, sizes: tuple[int, ...] = (20, 40, 80), dimension: int = 3000, designs: int = 4
@@ -248,8 +249,7 @@ def benign_overfitting(
         dimension: of the inputs, at least ten times the largest sample.
         designs: random designs of each size.
     """
-    if len(sizes) < 3 or min(sizes) < 5 or dimension < 10 * max(sizes) or designs < 2:
-        raise InvalidInput("take three sizes of 5 or more, ten times as many dimensions, 2 designs")
+    run.assumes(dimension >= 10 * max(sizes), f"{dimension} dimensions are not ten times {max(sizes)} samples")
     i = torch.arange(1, dimension + 1).double()
     families = {
         "1 / (i ln²(i+1))": 1 / (i * torch.log(i + 1).square()),
@@ -263,8 +263,8 @@ def benign_overfitting(
         for m in run.track(sorted(sizes)):
             ranks = effective_ranks(spectrum, m)
             seen = torch.stack([_variance(run, spectrum, m) for _ in range(designs)]).mean()
-            if ranks is None:
-                raise InvalidInput(f"no effective rank for {name} at m = {m}: more dimensions")
+            run.assumes(ranks is not None, f"{name} has no effective rank at m = {m} in {dimension} dimensions")
+            assert ranks is not None
             rows.append((name, m, ranks.index, ranks.head, ranks.size, float(seen)))
             if ranks.head < 0.75:
                 factors.append(float(seen) / ranks.size)

@@ -18,6 +18,7 @@ from torchtheory.labs.engine import Run, lab
     covers=["M-46", "M-47", "A-64"],
     title="One layer with a Lipschitz activation: Rademacher complexity at most Lip · W₂ D / √m, nearly attained",
     full={"samples": 16},
+    least={"samples": 10},
 )
 def neuron_complexity(run: Run, samples: int = 12) -> None:
     """Units φ(w·x) with weights of bounded length, on orthonormal points, where the supremum over the

@@ -28,7 +28,7 @@ from torchtheory.generalization.vc.hypothesis_sets import (
     labelings_with_changes,
     threshold_network_labelings,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 
 
 @lab(
@@ -38,6 +38,8 @@ from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
     title="Averaged over all targets, every learner is a coin outside its sample",
     errata=["no-free-lunch-constant-rate"],
     full={"points": 10, "samples": 5, "horizon": 1000},
+    least={"points": 3, "samples": 2, "horizon": 10, "labelings": 1},
+    most={"points": 12, "samples": 6},
 )
 def no_free_lunch(run: Run, points: int = 8, samples: int = 4, horizon: int = 200, labelings: int = 100) -> None:
     """Seven learners meet every target on a few points and every sample, without exception.
@@ -57,8 +59,6 @@ def no_free_lunch(run: Run, points: int = 8, samples: int = 4, horizon: int = 20
         horizon: largest sample size in the part on slow rates.
         labelings: random targets of that part.
     """
-    if not 3 <= points <= 12 or not 1 <= samples <= 6 or horizon < 10 or labelings < 1:
-        raise InvalidInput("take 3 to 12 points, 1 to 6 samples, a horizon of 10 or more")
     found = census(run, points, samples)
     half_of_all(run, points, samples)
     rates = slow_rates(run, horizon, labelings)
@@ -161,7 +161,7 @@ def slow_rates(run: Run, horizon: int, labelings: int) -> tuple[Tensor, Tensor, 
     says.at_least(
         torch.cat(average),
         torch.cat(wanted),
-        where="for m^(-1/4)/16, 1/(16 + 16 log m) and 1/(16 m), at every m up to the horizon",
+        where="for $m^{-1/4}$/16, 1/(16 + 16 log m) and 1/(16 m), at every m up to the horizon",
     )
     says.fails("a geometric law", fast[10:], promised=3 * sequences[1][10:])
     says = run.states("A-20", r"\text{one labeling for all } m:\ \mathbb E\,R(\mathcal A(S))\ge R^*+a_m")
@@ -188,7 +188,7 @@ def constant_rates(run: Run) -> None:
         excess,
         0.5 / (torch.e * m.double()).sqrt(),
         where="exact binomial sums for 2001 laws; for all, as an odd number of votes errs with probability at most "
-        "(1 - η²)^(m/2) / 2",
+        "$(1 - η²)^{m/2}$ / 2",
     )
     says.fails("one draw alone decides, whatever m", excess[:1].expand(len(m)))
     run.refutes(

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.complexity.margin_bounds import (
     best_margin_bound,
     margin_bound,
@@ -41,6 +40,7 @@ from torchtheory.nets.feedforward import mlp
     covers=["M-48", "A-63", "A-64", "A-65"],
     title="Networks with small weights have small complexity, whatever their width",
     full={"samples": 12, "draws": 1000, "steps": 200},
+    least={"samples": 4, "draws": 50, "steps": 10},
 )
 def norm_bounded_networks(run: Run, samples: int = 8, draws: int = 80, steps: int = 40) -> None:
     """The complexity of two-layer ReLU networks in the plane is computed exactly.
@@ -57,16 +57,13 @@ def norm_bounded_networks(run: Run, samples: int = 8, draws: int = 80, steps: in
         draws: of signs for the averages.
         steps: of the ascent that looks for the supremum.
     """
-    whole_number(samples, "samples", least=4)
-    whole_number(draws, "draws", least=50)
-    whole_number(steps, "steps", least=10)
     rescaling(run)
     peeling(run, samples)
     two_layers(run, samples, steps)
     rows = depth(run, samples, draws, steps)
     run.table(
         "depth",
-        ["layers", "from below", "2^(L-1) ∏C/√m", "(√(2L ln 2)+1) ∏C/√m", "(2B)^L/√m"],
+        ["layers", "from below", "$2^{L-1}$ ∏C/√m", "(√(2L ln 2)+1) ∏C/√m", "$(2B)^L$/√m"],
         rows,
         caption=f"Networks with C = B = 1 on {8 * samples} unit vectors; every function is at most "
         "1, so a bound above 1 says nothing",
@@ -228,6 +225,7 @@ def depth(run: Run, m: int, draws: int, steps: int) -> list[tuple[int, float, fl
     covers=["A-66", "A-67", "M-52"],
     title="Confident decisions generalize: risk bounds by margins",
     full={"samples": 5000, "trials": 500},
+    least={"samples": 100, "trials": 50},
 )
 def margin_bounds(run: Run, samples: int = 1000, trials: int = 100) -> None:
     """Linear classifiers on the circle with noisy labels, whose risk is an angle.
@@ -242,8 +240,6 @@ def margin_bounds(run: Run, samples: int = 1000, trials: int = 100) -> None:
         samples: size of a sample.
         trials: samples in which the bounds may fail.
     """
-    whole_number(samples, "samples", least=100)
-    whole_number(trials, "trials", least=50)
     ramp(run)
     labels_absorbed(run)
     coverage(run, samples, trials)

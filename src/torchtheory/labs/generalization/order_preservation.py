@@ -17,7 +17,7 @@ from torchtheory.generalization.order_preservation import (
     precedes,
 )
 from torchtheory.generalization.paths.gap_decomposition import GapDecomposition, decompose_gap
-from torchtheory.labs.engine import InvalidInput, Run, lab, quantile_interval
+from torchtheory.labs.engine import Run, lab, quantile_interval
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.loop.trainer import fit
 
@@ -31,6 +31,7 @@ EXACT, BOUND, NORM = "exact decomposition", "bound by path norms", "path norm"
     errata=["order-of-instances-not-antisymmetric"],
     title="The exact gap formula keeps the order of trained networks; bounds and norms lose it",
     full={"repeats": 8, "epochs": 200, "population": 200, "trials": 2000},
+    least={"repeats": 1, "epochs": 1, "population": 20, "trials": 50},
 )
 def order_preservation_lab(
     run: Run, repeats: int = 2, epochs: int = 25, population: int = 60, trials: int = 150
@@ -50,8 +51,6 @@ def order_preservation_lab(
         population: points of the law, over which the risk is exact.
         trials: samples by which the coverage of an interval is counted.
     """
-    if repeats < 1 or epochs < 1 or population < 20 or trials < 50:
-        raise InvalidInput("take 1 repeat, 1 epoch, a population of 20 and 50 trials, or more")
     instances = train_instances(run, repeats, epochs, population)
     audit(run, instances)
     valid_but_misleading(run)

@@ -15,7 +15,7 @@ from torchtheory.core.progress import hidden
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.pac_bayes.bounds import mcallester_bound, seeger_bound
 from torchtheory.generalization.pac_bayes.certification import RiskCertificate, risk_certificate
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.generalization.pac_bayes_columns import (
     COLUMNS,
     DELTA,
@@ -44,6 +44,7 @@ EPOCHS = {"T-300-300": 24, "T-600-600": 12, "T-1200-1200": 6}
         "table-1-two-counts-for-one-network",
     ],
     full={"columns": tuple(COLUMNS), "keep": "torchtheory-runs/pac-bayes-columns"},
+    least={"sgd_epochs": 1, "batch": 1, "digit_epochs": 3, "epochs": 0},
 )
 def pac_bayes_certificate(
     run: Run,
@@ -70,8 +71,6 @@ def pac_bayes_certificate(
         batch: samples per step.
         digit_epochs: epochs on the small digits.
     """
-    if min(sgd_epochs, batch, digit_epochs) < 1 or epochs < 0:
-        raise InvalidInput("epochs and batch must be at least 1 (or epochs=0: each column's own)")
     for name in columns:
         if name not in COLUMNS:
             raise UnknownName("column of Table 1", name, COLUMNS)

@@ -16,7 +16,7 @@ from torchtheory.kernels.paths.angles import PathAngles, path_cosines
 from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.kernels.paths.graph import every_path, graph_path_norms
 from torchtheory.kernels.paths.path_kernel import deep_path_kernel, number_of_paths, path_norms
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.generalization.deep_paths import chains, filled, skipping
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.symmetries import rescalable_layers, rescale_units, with_parameters
@@ -34,6 +34,7 @@ def dense_layers(net: nn.Sequential) -> list[nn.Linear]:
     title="The norm of all path weights, from one forward pass, below the product of norms",
     errata=["path-norm-identity-input"],
     full={"networks": 2000, "width": 100, "deepest": 12},
+    least={"networks": 10, "width": 2, "deepest": 2},
 )
 def path_norm_in_one_pass(run: Run, networks: int = 100, width: int = 30, deepest: int = 8) -> None:
     """Squared weights, an input of ones and no nonlinearity give the norm of all path weights.
@@ -50,8 +51,6 @@ def path_norm_in_one_pass(run: Run, networks: int = 100, width: int = 30, deepes
         width: of their hidden layers.
         deepest: number of layers at most.
     """
-    if networks < 10 or width < 2 or deepest < 2:
-        raise InvalidInput("take 10 networks, a width of 2 and a depth of 2, or more")
     one_pass(run)
     below_the_product(run, networks)
     equality(run)
@@ -217,7 +216,7 @@ def depths(run: Run, width: int, deepest: int) -> None:
     run.table(
         "norms-with-depth",
         ("depth L", "paths", "largest |f(x)|, |x| = 1", "path norm", "product of spectral norms",
-         "product of Frobenius norms", "times 2^(L-1)"),
+         "product of Frobenius norms", "times $2^{L-1}$"),
         rows,
         caption=f"Random ReLU networks of width {width}, weights of variance 2/width.",
     )  # fmt: skip
@@ -241,6 +240,8 @@ def depths(run: Run, width: int, deepest: int) -> None:
     covers=["B-21"],
     title="A large path norm with small outputs: the angle to the path features makes up for it",
     full={"width": 100, "epochs": 60},
+    least={"width": 2, "epochs": 1, "learning_rate": 3e-05},
+    most={"learning_rate": 0.3},
 )
 def path_norm_and_angle(run: Run, width: int = 30, epochs: int = 20, learning_rate: float = 3e-3) -> None:
     """An output is the norm of the path features times the path norm times the cosine between.
@@ -255,8 +256,6 @@ def path_norm_and_angle(run: Run, width: int = 30, epochs: int = 20, learning_ra
         epochs: of the training.
         learning_rate: of the training.
     """
-    if width < 2 or epochs < 1:
-        raise InvalidInput("take a width of 2 and 1 epoch, or more")
     angle_identity(run)
     trained_angles(run, width, epochs, learning_rate)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from torchtheory.generalization.memorization.experiment import fit_and_test, seeded_network
 from torchtheory.generalization.memorization.puzzle_battery import ErrorCurve, puzzle_curve
-from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.labs.generalization.random_labels import Pair, draw
 
 #: Set before the first run: how much regularization may change the test error and still be mild.
@@ -39,10 +39,13 @@ SCALES = (1.0, 3.0, 9.0)
         "noises": (0.0, 0.1, 0.2, 0.4, 1.0),
         "batch_sizes": (25, 50, 200),
     },
+    least={"samples": 50, "tests": 150, "seeds": 3, "epochs": 10, "noises": 0.0, "widths": 1, "width": 48},
+    most={"noises": 1},
+    items={"widths": 3, "noises": 2},
 )
 def generalization_puzzle(
     run: Run,
-    images: str = "digits",
+    images: Literal["digits", "mnist", "fashion-mnist"] = "digits",
     samples: int = 120,
     tests: int = 500,
     width: int = 48,
@@ -72,10 +75,7 @@ def generalization_puzzle(
         noises: shares of random labels; 0.2 and 1 among them.
         batch_sizes: on a further curve of which nothing is claimed; none unless given.
     """
-    if samples < 50 or tests < 150 or seeds < 3 or epochs < 10 or len(widths) < 3:
-        raise InvalidInput("take 50 samples, 150 tests, 3 seeds, 10 epochs, 3 widths, or more")
-    if 0.2 not in noises or max(noises) != 1:
-        raise InvalidInput("the shares of wrong labels must contain 0.2, and end with 1")
+    run.assumes(0.2 in noises and max(noises) == 1, "the statements are about a fifth of the labels wrong, and all")
     train, test = draw(run, images, samples, tests)
     inputs = train[0].shape[1]
 

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.complexity.rademacher import (
     estimate_rademacher,
     exact_rademacher,
@@ -32,6 +31,7 @@ from torchtheory.labs.engine import Run, lab, mean_interval
     title="Rademacher complexity: zero for one function, one for a class that fits every noise",
     errata=["linear-class-supremum-inside"],
     full={"samples": 14, "classes": 100, "draws": 20_000},
+    least={"samples": 4, "classes": 2, "draws": 100},
 )
 def rademacher_complexity(run: Run, samples: int = 10, classes: int = 20, draws: int = 4000) -> None:
     """The empirical complexity is computed over all signs, and estimated where these are too many.
@@ -48,9 +48,6 @@ def rademacher_complexity(run: Run, samples: int = 10, classes: int = 20, draws:
         classes: random classes of functions.
         draws: of signs for the Monte Carlo estimate.
     """
-    whole_number(samples, "samples", least=4)
-    whole_number(classes, "classes", least=2)
-    whole_number(draws, "draws", least=100)
     definition(run, samples, classes)
     estimate(run, samples, draws)
     finite_bounds(run, samples, classes)
@@ -273,6 +270,7 @@ def complexity_growth(run: Run, draws: int) -> None:
     covers=["M-47", "A-65"],
     title="A Lipschitz function applied to a class does not make it more complex",
     full={"samples": 12, "classes": 300},
+    least={"samples": 3, "classes": 10},
 )
 def contraction(run: Run, samples: int = 8, classes: int = 40) -> None:
     """Random finite classes are passed through activations, and all signs are enumerated.
@@ -286,8 +284,6 @@ def contraction(run: Run, samples: int = 8, classes: int = 40) -> None:
         samples: for which all signs are listed.
         classes: random classes of functions.
     """
-    whole_number(samples, "samples", least=3)
-    whole_number(classes, "classes", least=10)
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "ReLU": torch.relu,
         "tanh": torch.tanh,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ from torchtheory.generalization.paths.gap_decomposition import decompose_gap
 from torchtheory.generalization.vc.bounds import growth_radius
 from torchtheory.generalization.vc.growth import growth_halfspaces
 from torchtheory.generalization.vc.networks import log2_network_growth_bound
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, clopper_pearson, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab, mean_interval
 from torchtheory.neurons.separability import separate
 from torchtheory.training.loop.seeds import derived_generator
 from torchtheory.training.many.networks import fit_many
@@ -58,10 +58,11 @@ DELTA = 0.01
         "epochs": 100,
         "draws": 20,
     },
+    least={"samples": 50, "tests": 150, "width": 8, "seeds": 3, "epochs": 10, "draws": 5},
 )
 def random_labels(
     run: Run,
-    images: str = "digits",
+    images: Literal["digits", "mnist", "fashion-mnist"] = "digits",
     samples: int = 100,
     tests: int = 600,
     width: int = 128,
@@ -88,8 +89,6 @@ def random_labels(
         epochs: of a training.
         draws: of random labels by which the complexity is estimated.
     """
-    if samples < 50 or tests < 150 or width < 8 or seeds < 3 or epochs < 10 or draws < 5:
-        raise InvalidInput("take 50 samples, 150 tests, width 8, 3 seeds, 10 epochs and 5 draws, or more")
     train, test = draw(run, images, samples, tests)
     inputs, batch = train[0].shape[1], min(60, samples // 2)
 
@@ -141,14 +140,13 @@ def draw(run: Run, images: str, samples: int, tests: int) -> tuple[Pair, Pair]:
     """A training and a test set, flat, in [0, 1], from the set of this name."""
     if images == "digits":
         x, y = digits()
-        if samples + tests > len(x):
-            raise InvalidInput(f"there are {len(x)} digits, not {samples + tests}")
+        run.assumes(samples + tests <= len(x), f"there are {len(x)} digits, not {samples + tests}")
         order = torch.randperm(len(x), generator=run.generator)
         first, second = order[:samples], order[samples : samples + tests]
         return (x[first], y[first]), (x[second], y[second])
     (x, y), (x_test, y_test) = load_image_set(images)
-    if samples > len(x) or tests > len(x_test):
-        raise InvalidInput(f"{images} has {len(x)} training and {len(x_test)} test images")
+    enough = samples <= len(x) and tests <= len(x_test)
+    run.assumes(enough, f"{images} has {len(x)} training and {len(x_test)} test images")
     first = torch.randperm(len(x), generator=run.generator)[:samples]
     second = torch.randperm(len(x_test), generator=run.generator)[:tests]
     flat = [(a[i].flatten(1).float() / 255) for a, i in ((x, first), (x_test, second))]

@@ -17,6 +17,7 @@ from torchtheory.labs.engine import Run, lab
     covers=["M-167", "M-169"],
     title="Ridge regression: bias and variance in closed form, and no peak where p = n",
     full={"trials": 20_000, "designs": 2000},
+    least={"trials": 500, "designs": 30},
 )
 def ridge(run: Run, trials: int = 2000, designs: int = 400) -> None:
     """Least squares with a penalty, at the points of its own design and with the features of a kernel.
@@ -98,7 +99,7 @@ def conditioning(run: Run, designs: int) -> None:
         against=(0.0, 1.0),
         confidence=0.9999,
         where="all designs; the smallest singular value of a square Gaussian matrix is of order 1/√n, and the largest "
-        "one reaches its limit at the rate n^(-2/3), so that these sizes show the exponent up to a tenth",
+        "one reaches its limit at the rate $n^{-2/3}$, so that these sizes show the exponent up to a tenth",
     )
     says.fails("twice as many features as samples", each, torch.cat([condition(m, 2 * m, 0.0) for m in growing]))
     says = run.states("M-167", r"p=n \text{ with a penalty } \lambda:\ \kappa \text{ does not grow}")

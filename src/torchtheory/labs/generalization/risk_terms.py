@@ -12,7 +12,7 @@ from torch import Tensor
 from torchtheory.generalization.learning.bayes import bayes_classifier
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
-from torchtheory.labs.engine import COLORS, Interval, InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.training.losses.surrogates import zero_one_loss
 
 
@@ -23,6 +23,8 @@ from torchtheory.training.losses.surrogates import zero_one_loss
     errata=["second-risk-group-sign"],
     title="The excess risk is at most the gap of the learned function, in the mean",
     full={"sizes": (10, 30, 100, 300, 1000, 3000, 10000), "trials": 1000, "largest": 6},
+    least={"largest": 2, "trials": 20, "sizes": 5},
+    items={"sizes": 3},
 )
 def risk_terms(
     run: Run, largest: int = 4, sizes: tuple[int, ...] = (10, 30, 100, 300, 1000), trials: int = 200
@@ -41,8 +43,6 @@ def risk_terms(
         sizes: of the samples that are drawn.
         trials: samples of each of these sizes.
     """
-    if largest < 2 or len(sizes) < 3 or trials < 20:
-        raise InvalidInput("take samples of 2 or more, three sizes and 20 trials")
     law = population()
     functions = labelings_with_changes(len(law.points), 1)
     tables = {m: terms_of(law, functions, m) for m in range(1, largest + 1)}
@@ -171,7 +171,7 @@ def chain(run: Run, law: FiniteDistribution, functions: Tensor, tables: dict[int
     says = run.states("B-29", r"\mathbb E[R(f_S)-R_S(f_S)]\le\mathbb E\sup_{\mathcal F}(R-R_S)")
     says.at_most([t.mean(t.first) for t in every], [t.mean(t.uniform) for t in every], 1e-12)
     says.fails(
-        "the supremum over the two constants, and f_S from all functions",
+        "the supremum over the two constants, and $f_S$ from all functions",
         [t.mean(t.first) for t in (terms_of(law, all_labelings(4), m) for m in tables)],
         promised=[t.mean(t.uniform) for t in fewer],
     )

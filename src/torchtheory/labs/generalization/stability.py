@@ -15,7 +15,7 @@ from torchtheory.generalization.stability import (
     textbook_ridge_stability,
     uniform_stability_bound,
 )
-from torchtheory.labs.engine import InvalidInput, Run, lab, quantile_interval
+from torchtheory.labs.engine import Run, lab, quantile_interval
 
 #: Size of the sample that is made to move ridge regression.
 CONTRARY = 2000
@@ -27,6 +27,8 @@ CONTRARY = 2000
     covers=["B-03"],
     title="An algorithm that one sample hardly moves generalizes, if it is moved by less than 1/√m",
     full={"trials": 5000, "samples": 60},
+    least={"samples": 4, "trials": 50, "delta": 0.01},
+    most={"delta": 0.5},
 )
 def uniform_stability(run: Run, samples: int = 24, trials: int = 300, delta: float = 0.1) -> None:
     """Ridge regression with targets and clipped predictions in [0, 1], and squared loss.
@@ -42,8 +44,6 @@ def uniform_stability(run: Run, samples: int = 24, trials: int = 300, delta: flo
         trials: samples in which the bound may fail.
         delta: probability with which it may.
     """
-    if samples < 4 or trials < 50 or not 0 < delta < 1:
-        raise InvalidInput("take at least 4 samples, 50 trials and delta between 0 and 1")
     measured_against_proved(run, samples)
     textbook_constant(run, samples)
     coverage(run, trials, delta)
@@ -231,7 +231,7 @@ def table_and_figure(run: Run, delta: float) -> None:
         axes=("samples m", "bound on the gap"),
         log="xy",
         beside=True,
-        caption="The bound on R - R_S by number of samples: for ridge regression, for an algorithm "
+        caption="The bound on R - $R_S$ by number of samples: for ridge regression, for an algorithm "
         "with β = 1/√m, and for one that memorizes (β = 1). Above 1 (dashed) it says nothing.",
     )
 

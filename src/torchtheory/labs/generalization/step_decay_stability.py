@@ -17,6 +17,8 @@ from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_d
     covers=["S-25"],
     title="Ten passes over the data: the stability gap vanishes with η = c/t, and stays with a constant step",
     full={"sizes": (10, 20, 40, 80, 160), "trials": 2000},
+    least={"trials": 200},
+    items={"sizes": 3},
 )
 def step_decay_stability(run: Run, sizes: tuple[int, ...] = (10, 20, 40, 80), trials: int = 900) -> None:
     """Linear losses, for which Hardt, Recht and Singer's bound is attained, over ten passes.

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.generalization.complexity.rademacher import (
     empirical_uniform_deviation,
     exact_rademacher,
@@ -34,6 +33,7 @@ from torchtheory.labs.engine import COLORS, Run, hoeffding_radius, lab, quantile
     title="The worst gap of a class is at most twice its Rademacher complexity",
     errata=["symmetrization-without-the-mean"],
     full={"laws": 20, "trials": 5000, "samples": 1000, "atoms": 500},
+    least={"laws": 2, "trials": 200, "samples": 50, "atoms": 10},
 )
 def symmetrization_proof(run: Run, laws: int = 4, trials: int = 600, samples: int = 200, atoms: int = 100) -> None:
     """Every step of the proof is a finite sum on a finite distribution, so each is checked exactly.
@@ -42,7 +42,7 @@ def symmetrization_proof(run: Run, laws: int = 4, trials: int = 600, samples: in
     its supremum over a class does not. A second sample, random signs and a split into two sums lead
     from there to twice the Rademacher complexity. With McDiarmid's inequality this becomes a
     bound that holds with probability 1 - δ: the exact probability of failure on small samples, and
-    a simulation on larger ones with a class of 2^`atoms` functions. Look at the table for how much
+    a simulation on larger ones with the class of all functions on `atoms` points. Look at the table for how much
     each step of the proof gives away.
 
     Args:
@@ -50,10 +50,6 @@ def symmetrization_proof(run: Run, laws: int = 4, trials: int = 600, samples: in
         trials: samples in which the bounds may fail.
         samples: size of each.
     """
-    whole_number(laws, "laws", least=2)
-    whole_number(trials, "trials", least=200)
-    whole_number(samples, "samples", least=50)
-    whole_number(atoms, "atoms", least=10)
     gaps(run, laws)
     chains = chain(run, laws)
     both_sides(run, laws)

@@ -16,7 +16,7 @@ from torchtheory.generalization.learning.tasks import (
     self_supervised_task,
     split_fibers,
 )
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, hoeffding_radius, lab, mean_interval, quantile_interval
+from torchtheory.labs.engine import COLORS, Run, hoeffding_radius, lab, mean_interval, quantile_interval
 from torchtheory.training.losses.density_losses import l2_density_loss, surprisal
 from torchtheory.training.losses.surrogates import quadratic_loss
 
@@ -29,6 +29,8 @@ Pair = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
     covers=["A-05"],
     title="Learning without labels is prediction, and its target a conditional mean",
     full={"length": 8, "draws": 1_000_000},
+    least={"length": 3, "draws": 1_000},
+    most={"length": 10},
 )
 def tasks_as_prediction(run: Run, length: int = 6, draws: int = 50_000) -> None:
     """Words of bits with a known law become prediction tasks: features T1(z), labels T2(z).
@@ -46,8 +48,6 @@ def tasks_as_prediction(run: Run, length: int = 6, draws: int = 50_000) -> None:
         length: of the words of bits, 3 to 10.
         draws: by which the risk of each task is estimated.
     """
-    if not 3 <= length <= 10 or draws < 1000:
-        raise InvalidInput("take words of 3 to 10 bits and 1000 draws or more")
     words, mass = markov_words(run, length)
     pairs = transformations(length)
     laws = {name: induced(words, mass, length, pair) for name, pair in pairs.items()}

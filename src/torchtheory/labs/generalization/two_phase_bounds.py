@@ -18,7 +18,7 @@ from torchtheory.generalization.paths.two_phase_bounds import (
 )
 from torchtheory.generalization.paths.two_phase_training import FrozenGates
 from torchtheory.kernels.paths.deep_paths import path_features
-from torchtheory.labs.engine import InvalidInput, Run, lab, quantile_interval
+from torchtheory.labs.engine import Run, lab, quantile_interval
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.loop.trainer import fit
 
@@ -38,6 +38,8 @@ COIN = FeatureLaw(0, 0, 1, 1, 0, 0, paths=1, outputs=1)
     ],
     title="With frozen gates the gap is bounded by Bernstein, once its norms are paired rightly",
     full={"redraws": 200, "population": 200, "fresh": 200, "tosses": 20000},
+    least={"population": 10, "fresh": 10, "redraws": 5, "tosses": 100, "delta": 0.01},
+    most={"delta": 0.5},
 )
 def two_phase_bounds_lab(
     run: Run,
@@ -62,8 +64,6 @@ def two_phase_bounds_lab(
         tosses: samples of tosses of a coin in the part on constants.
         delta: probability with which a bound may fail.
     """
-    if population < 10 or fresh < 10 or redraws < 5 or tosses < 100 or not 0 < delta < 1:
-        raise InvalidInput("take 10 points, 10 fresh samples, 5 redraws, 100 tosses or more")
     law = finite_law(run, population)
     constants(run, law)
     networks(run, law, fresh, redraws, delta)

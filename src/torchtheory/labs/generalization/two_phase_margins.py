@@ -18,7 +18,7 @@ from torchtheory.generalization.paths.two_phase_margins import (
 from torchtheory.generalization.paths.two_phase_training import gated_outputs
 from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.kernels.paths.path_kernel import deep_path_kernel, path_norms
-from torchtheory.labs.engine import InvalidInput, Run, lab, mean_interval, quantile_interval
+from torchtheory.labs.engine import Run, lab, mean_interval, quantile_interval
 from torchtheory.nets.feedforward import dense, mlp
 
 
@@ -28,6 +28,8 @@ from torchtheory.nets.feedforward import dense, mlp
     covers=["B-20"],
     title="Margins bound the 0-1 risk of networks whose gates were frozen beforehand",
     full={"trials": 200, "samples": 10000},
+    least={"trials": 10, "samples": 100, "delta": 0.01},
+    most={"delta": 0.5},
 )
 def two_phase_margins_lab(run: Run, trials: int = 20, samples: int = 4000, delta: float = 0.1) -> None:
     """The ramp of the margin among several classes, and the bound it gives with frozen gates.
@@ -43,8 +45,6 @@ def two_phase_margins_lab(run: Run, trials: int = 20, samples: int = 4000, delta
         samples: size of each.
         delta: probability with which it may.
     """
-    if trials < 10 or samples < 100 or not 0 < delta < 1:
-        raise InvalidInput("take 10 trials and 100 samples or more, and delta in (0, 1)")
     margins(run)
     complexity(run)
     zero_one_risk(run, trials, samples, delta)
@@ -156,10 +156,10 @@ def zero_one_risk(run: Run, trials: int, samples: int, delta: float) -> None:
         1.0,
         where="risk over bound, lower ends of 99 % intervals for the quantile at 1 - δ: "
         f"{trials} samples of {samples}, two classes with a tenth of the labels turned; and two points with coins as "
-        "labels. The source has another factor (1-α)^(-1/2) in the middle, which its proof does not need",
+        "labels. The source has another factor $(1-α)^{{-1/2}}$ in the middle, which its proof does not need",
     )
     says.fails(
-        "weights a hundred times longer than C_w allows, fitted to random labels",
+        "weights a hundred times longer than $C_w$ allows, fitted to random labels",
         quantile_interval(broken, 1 - delta, 0.99).low,
     )
     worst = max(r[2] for r in rows)

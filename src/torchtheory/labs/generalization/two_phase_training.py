@@ -20,7 +20,7 @@ from torchtheory.generalization.paths.two_phase_training import (
     matching_epochs,
 )
 from torchtheory.kernels.paths.deep_paths import path_features
-from torchtheory.labs.engine import Interval, InvalidInput, Run, lab, mean_interval
+from torchtheory.labs.engine import Interval, Run, lab, mean_interval
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.backpropagation.chain import count_flops
 from torchtheory.training.loop.trainer import fit
@@ -36,6 +36,9 @@ Pair = tuple[Tensor, Tensor]
     title="Freezing which units are active after a twentieth of the data costs little accuracy",
     full={"data": "mnist", "samples": 60000, "seeds": 3, "epochs": 2, "batch": 64,
           "learning_rate": 2e-3, "shares": (0.05, 0.1, 0.3, 1.0)},
+    least={"seeds": 2, "shares": 0.01, "samples": 200, "epochs": 2, "batch": 30, "learning_rate": 0.002},
+    most={"shares": 1, "learning_rate": 0.05},
+    items={"shares": 2},
 )  # fmt: skip
 def two_phase_training_lab(
     run: Run,
@@ -66,10 +69,7 @@ def two_phase_training_lab(
         learning_rate: of the training.
         shares: of the data after which the gates are frozen, in (0, 1].
     """
-    if seeds < 2 or not shares or not all(0 < s <= 1 for s in shares):
-        raise InvalidInput("take 2 seeds or more, and shares of the data in (0, 1]")
-    if max(shares) != 1 or len(shares) < 2:
-        raise InvalidInput("the shares must end with 1, which is compared with the others")
+    run.assumes(max(shares) == 1, "the other shares are compared with all of the data, which is not among them")
     identities(run)
     frozen_network(run)
     curve = accuracy_curve(run, data, samples, seeds, epochs, batch, learning_rate, sorted(shares))

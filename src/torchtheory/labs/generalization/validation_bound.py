@@ -14,7 +14,7 @@ from torchtheory.generalization.learning.validation_bound import (
     validation_sample_size,
     validation_slack,
 )
-from torchtheory.labs.engine import Interval, InvalidInput, Run, lab, quantile_interval
+from torchtheory.labs.engine import Interval, Run, lab, quantile_interval
 
 
 @lab(
@@ -23,6 +23,7 @@ from torchtheory.labs.engine import Interval, InvalidInput, Run, lab, quantile_i
     covers=["B-11"],
     title="A validation set of 10 000 judges a billion models within 7 %, or 0.5 % if they agree",
     full={"trials": 20_000},
+    least={"samples": 50, "models": 2, "trials": 200},
 )
 def validation_set_bound(run: Run, samples: int = 200, models: int = 100, trials: int = 2000) -> None:
     """The bound of Bernstein and the union bound, its printed numbers, and what else there is.
@@ -40,8 +41,6 @@ def validation_set_bound(run: Run, samples: int = 200, models: int = 100, trials
         models: that are judged by it.
         trials: validation sets in which the bounds may fail.
     """
-    if samples < 50 or models < 2 or trials < 200:
-        raise InvalidInput("take 50 samples, 2 models and 200 trials or more")
     printed(run)
     coverage(run, samples, models, trials)
     estimated_variance(run, trials)

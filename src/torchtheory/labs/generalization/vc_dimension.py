@@ -33,7 +33,7 @@ from torchtheory.generalization.vc.shattering import (
     radon_partition,
     relu_shattering,
 )
-from torchtheory.labs.engine import InvalidInput, Run, lab
+from torchtheory.labs.engine import Run, lab
 from torchtheory.nets.feedforward import parameter_count
 from torchtheory.neurons.separability import separate
 
@@ -42,15 +42,17 @@ from torchtheory.neurons.separability import separate
     "vc-dimension",
     room="generalization",
     covers=["M-36", "M-37", "M-40", "A-36", "A-37", "A-62"],
-    title="Half-spaces of R^d shatter d + 1 points and never d + 2; networks shatter many more",
+    title="Half-spaces of $R^d$ shatter d + 1 points and never d + 2; networks shatter many more",
     errata=["samples-inverse-to-capacity"],
     full={"dimension": 12, "draws": 50, "hidden": 14},
+    least={"dimension": 1, "draws": 2, "hidden": 2},
+    most={"dimension": 14, "hidden": 14},
 )
 def vc_dimension(run: Run, dimension: int = 8, draws: int = 6, hidden: int = 10) -> None:
     """The VC dimension of a class, from below by witnesses and from above by obstructions.
 
     On finitely many points it is found by exhaustion for thresholds, intervals, boxes and
-    half-spaces. For half-spaces of R^d the lower bound is a formula for the weights of each
+    half-spaces. For half-spaces of $R^d$ the lower bound is a formula for the weights of each
     labeling of the origin and the unit vectors; the upper bound is Radon's partition of d + 2
     points, which linear programs confirm is not separable. ReLU networks (d, n, 1) get output
     weights for all 2ⁿ labelings of n points. Above them stands a bound with every constant, from
@@ -62,8 +64,6 @@ def vc_dimension(run: Run, dimension: int = 8, draws: int = 6, hidden: int = 10)
         draws: random placements of the points.
         hidden: units of the networks, and points that they shatter.
     """
-    if not 1 <= dimension <= 14 or draws < 2 or not 2 <= hidden <= 14:
-        raise InvalidInput("take dimensions 1 to 14, 2 draws or more and 2 to 14 hidden units")
     exhaustion(run)
     linear(run, dimension, draws)
     networks(run, hidden)
@@ -171,9 +171,9 @@ def networks(run: Run, hidden: int) -> None:
         explicit + [network_vc_bound((d, 1)) for d in flat],
         loose="sign patterns of polynomials are counted with log2(2em/W) bits for each weight, 4.67 at the least",
         where="from below by the witness, from above by counting sign patterns of polynomials; and without a hidden "
-        "layer, half-spaces of R^d, whose VC dimension is d + 1",
+        "layer, half-spaces of $R^d$, whose VC dimension is d + 1",
     )
-    says.fails("without the hidden layer: half-spaces of R^3", sizes, promised=4)
+    says.fails("without the hidden layer: half-spaces of $R^3$", sizes, promised=4)
     deep = [(3, *([10] * depth), 1) for depth in (2, 4, 8)]
     run.states("A-37", r"\max\{m:\dots\}\le2WL\log_2(4WLpk/\ln2)+2WL^2\log_2(\ell+1)+2L").at_most(
         explicit + [network_vc_bound(s) for s in deep],

@@ -32,6 +32,7 @@ ATOMS = 5
     covers=["M-31", "M-66"],
     title="The VC entropy of a distribution lies below the growth function; VC bounds of real networks are vacuous",
     full={"trials": 5000},
+    least={"trials": 40, "points": 2},
 )
 def vc_entropy(run: Run, trials: int = 400, points: int = 12) -> None:
     """Thresholds and intervals on a line, once with points from a density and once from few atoms.

@@ -19,7 +19,7 @@ from torchtheory.generalization.vc.growth import (
     growth_signed_thresholds,
     log_sauer_polynomial,
 )
-from torchtheory.labs.engine import Interval, InvalidInput, Run, lab, quantile_interval
+from torchtheory.labs.engine import Interval, Run, lab, quantile_interval
 
 DELTA = 0.05
 NOISE = 0.1
@@ -32,6 +32,8 @@ NOISE = 0.1
     title="Few labelings, small gap: the growth function bounds the worst gap over a class",
     errata=["vc-theorem-without-confidence"],
     full={"trials": 2000, "sizes": (100, 200, 400, 800, 1600, 3200)},
+    least={"trials": 100, "sizes": 50},
+    items={"sizes": 4},
 )
 def vc_generalization_bounds(run: Run, trials: int = 500, sizes: tuple[int, ...] = (200, 400, 800, 1600)) -> None:
     """All thresholds of a line, either sign, on noisy labels: the worst gap is known exactly.
@@ -41,14 +43,13 @@ def vc_generalization_bounds(run: Run, trials: int = 500, sizes: tuple[int, ...]
     from the VC dimension hold in every trial, and are an order of magnitude too large; the class
     of all functions, charged as if its VC dimension were 2, breaks them. The bound "up to a
     constant" is calibrated: the table has the least constant that covers. Look at the figure: all
-    curves fall like n^(-1/2), at very different heights.
+    curves fall like $n^{-1/2}$, at very different heights.
 
     Args:
         trials: samples of each size.
         sizes: of the samples.
     """
-    if trials < 100 or not sizes or min(sizes) < 50 or max(sizes) < 200:
-        raise InvalidInput("take at least 100 trials and samples of 50 or more, one of 200 or more")
+    run.assumes(max(sizes) >= 200, f"with samples of {max(sizes)} every bound is vacuous")
     golden(run)
     gaps = {n: worst_gaps(run, n, trials) for n in sizes}
     coverage(run, gaps)
@@ -203,7 +204,7 @@ def calibration(run: Run, gaps: dict[int, Tensor]) -> None:
         )  # fmt: skip
     run.table(
         "worst-gap",
-        ["n", "median of sup |R-R_S|", "95 % quantile", "least constant", "by growth", "by VC"],
+        ["n", "median of sup |R-$R_S$|", "95 % quantile", "least constant", "by growth", "by VC"],
         rows,
         caption="Signed thresholds of a line, h = 2. The constant is the one in c√((h+log 1/δ)/n).",
     )

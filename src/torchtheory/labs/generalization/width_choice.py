@@ -12,7 +12,7 @@ from torchtheory.generalization.learning.width_choice import (
     choose_width,
     estimation_order,
 )
-from torchtheory.labs.engine import Interval, InvalidInput, Run, fit_slope, lab, mean_interval
+from torchtheory.labs.engine import Interval, Run, fit_slope, lab, mean_interval
 
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
 
@@ -24,6 +24,8 @@ WIDTHS = (2, 4, 8, 16, 32, 64, 128)
     errata=["total-error-called-estimation-error"],
     title="Too narrow cannot say it, too wide cannot learn it: the total error has a least width",
     full={"seeds": 60, "samples": 1000, "points": 20000},
+    least={"seeds": 4, "samples": 256, "noise": 0.05, "points": 256},
+    most={"noise": 2},
 )
 def width_choice_lab(run: Run, seeds: int = 24, samples: int = 300, noise: float = 0.5, points: int = 2000) -> None:
     """Networks of steps with sampled inner weights and least-squares outer weights.
@@ -42,8 +44,7 @@ def width_choice_lab(run: Run, seeds: int = 24, samples: int = 300, noise: float
         noise: standard deviation of the targets' noise.
         points: that the total error is measured on.
     """
-    if seeds < 4 or samples < 2 * max(WIDTHS) or points < samples or noise <= 0:
-        raise InvalidInput("take 4 seeds, 256 samples and as many points, and noise, or more")
+    run.assumes(points >= samples, f"{points} points do not measure what {samples} samples cost")
     target = PlaneWaves(run)
     close, total = measure(run, target, seeds, samples, noise, points)
     report(run, target, close, total, samples, noise)
@@ -189,9 +190,9 @@ def calculator(run: Run, target: PlaneWaves, samples: int, noise: float) -> None
     says.at_least(
         slope.low,
         math.log((4 / 3) / wave_height()),
-        where="f(x) = ∏ g(x_j)/max|g| with g(t) = sin t + sin(3t)/3: the rate in n has no d, the constant has",
+        where="f(x) = ∏ g($x_j$)/max|g| with g(t) = sin t + sin(3t)/3: the rate in n has no d, the constant has",
     )
-    says.fails("∏ sin(x_j), whose constant is √d", flat.high)
+    says.fails("∏ sin($x_j$), whose constant is √d", flat.high)
 
 
 def wave_height() -> float:

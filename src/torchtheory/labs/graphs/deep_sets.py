@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.equivariance.actions import Actions, Grid, permutations
 from torchtheory.equivariance.measure import equivariance_defect, measure_equivariance
 from torchtheory.graphs.deep_sets import POOLS, DeepSet, EquivariantDeepSet, Pool, pad_sets
@@ -29,6 +28,7 @@ from torchtheory.nets.feedforward import dense, mlp
     errata=["equivariance-permutes-twice", "deep-sets-universal-at-fixed-length"],
     title="Sums make functions of sets, if the code is as long as the set is large",
     full={"iterations": 600, "samples": 2000, "units": 32},
+    least={"iterations": 10, "samples": 20, "units": 4},
 )
 def deep_sets(run: Run, iterations: int = 80, samples: int = 200, units: int = 12) -> None:
     """Deep Sets are invariant or equivariant exactly; shorter codes than sets collide.
@@ -44,9 +44,6 @@ def deep_sets(run: Run, iterations: int = 80, samples: int = 200, units: int = 1
         samples: sets to train on.
         units: of the hidden layers.
     """
-    whole_number(iterations, "iterations", least=10)
-    whole_number(samples, "samples", least=20)
-    whole_number(units, "units", least=4)
     symmetric(run)
     unions(run)
     power_sums(run)

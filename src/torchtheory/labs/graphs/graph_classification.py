@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.core.intervals import clopper_pearson, mean_interval
 from torchtheory.graphs.convolutions import GCN
 from torchtheory.graphs.graph import Graph
@@ -36,6 +35,7 @@ BEST_ALONE = 0.5 * math.erfc(-SIGNAL / math.sqrt(2))
     covers=["N-104"],
     title="A graph network classifies nodes from two that are known, and needs the edges for it",
     full={"trials": 200, "members": 100, "graphs": 200, "steps": 200},
+    least={"trials": 10, "members": 10, "graphs": 10, "steps": 10},
 )
 def graph_classification(run: Run, trials: int = 40, members: int = 30, graphs: int = 40, steps: int = 30) -> None:
     """The karate club, drawn communities, and regular against irregular graphs.
@@ -52,10 +52,6 @@ def graph_classification(run: Run, trials: int = 40, members: int = 30, graphs: 
         graphs: that are learned from, and as many to be told apart afterwards.
         steps: of training.
     """
-    whole_number(trials, "trials", least=10)
-    whole_number(members, "members", least=10)
-    whole_number(graphs, "graphs", least=10)
-    whole_number(steps, "steps", least=10)
     club = karate(run, trials, steps)
     communities(run, trials, members, steps)
     whole_graphs(run, graphs, steps)

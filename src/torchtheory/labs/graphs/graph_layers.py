@@ -8,7 +8,6 @@ import networkx as nx
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.core.random import numpy_generator
 from torchtheory.graphs.convolutions import (
     GCN,
@@ -42,6 +41,7 @@ OnGraphs = Callable[[Tensor, Graph], Tensor]
     ],
     title="Layers on graphs: equivariant, blind to some things, and bounded with their weights",
     full={"nodes": 200, "width": 16},
+    least={"nodes": 8, "width": 2},
 )
 def graph_layers(run: Run, nodes: int = 24, width: int = 4) -> None:
     """Message passing and its special cases, and the matrices that couple nodes.
@@ -56,8 +56,6 @@ def graph_layers(run: Run, nodes: int = 24, width: int = 4) -> None:
         nodes: of the random graphs.
         width: numbers of features.
     """
-    whole_number(nodes, "nodes", least=8)
-    whole_number(width, "width", least=2)
     graph = random_graph(run, nodes)
     relabeling(run, graph, width)
     message_passing(run, graph, width)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchtheory.core.checks import whole_number
 from torchtheory.graphs.graph import Graph
 from torchtheory.graphs.graph_reading import as_graph
 from torchtheory.graphs.laplacians import graph_laplacian, laplacian, sphere_mean_excess
@@ -35,6 +34,8 @@ from torchtheory.labs.nets.comparing import gap
     errata=["graph-convolution-depends-on-the-basis"],
     title="The waves of a graph: filters are defined by it, convolution is not",
     full={"nodes": 120, "degree": 6},
+    least={"nodes": 12, "degree": 1},
+    most={"degree": 8},
 )
 def graph_spectra(run: Run, nodes: int = 24, degree: int = 3) -> None:
     """Laplacians of functions and of graphs, Fourier transforms, and filters with and without them.
@@ -49,8 +50,6 @@ def graph_spectra(run: Run, nodes: int = 24, degree: int = 3) -> None:
         nodes: of the graphs.
         degree: of the polynomial filters.
     """
-    whole_number(nodes, "nodes", least=12)
-    whole_number(degree, "degree", least=1, most=8)
     graph = random_graph(run, nodes)
     spheres(run)
     laplacians(run, graph)

@@ -9,7 +9,6 @@ import networkx as nx
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.core.random import numpy_generator
 from torchtheory.graphs.convolutions import GCN, GraphConvolution
 from torchtheory.graphs.graph import Graph
@@ -33,6 +32,8 @@ from torchtheory.labs.nets.comparing import gap
     covers=["N-106"],
     title="Deep graph networks smooth: features approach a limit at the rate of the second eigenvalue",
     full={"nodes": 200, "depth": 60, "dimension": 16},
+    least={"nodes": 8, "depth": 12, "dimension": 9},
+    most={"dimension": 18},
 )
 def over_smoothing(run: Run, nodes: int = 24, depth: int = 30, dimension: int = 10) -> None:
     """What becomes of features under repeated coupling, and inside deep networks.
@@ -48,9 +49,6 @@ def over_smoothing(run: Run, nodes: int = 24, depth: int = 30, dimension: int = 
         depth: how often features are coupled.
         dimension: of the hypercube, with two to that power nodes.
     """
-    whole_number(nodes, "nodes", least=8)
-    whole_number(depth, "depth", least=12)
-    whole_number(dimension, "dimension", least=9, most=18)
     graph = random_graph(run, nodes)
     powers(run, graph, depth)
     curves(run, graph, depth)

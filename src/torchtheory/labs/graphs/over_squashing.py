@@ -8,7 +8,6 @@ import networkx as nx
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.core.figure import COLORS
 from torchtheory.graphs.bottlenecks import bottleneck, crossing_share, tree_matching
 from torchtheory.graphs.convolutions import GCN, GraphConvolution, GraphIsomorphism
@@ -31,6 +30,7 @@ from torchtheory.training import fit
     covers=["N-105", "N-107"],
     title="Nodes hear as far as there are layers, and little through a narrow place",
     full={"graphs": 20, "depths": 4, "samples": 4000, "epochs": 60},
+    least={"graphs": 2, "depths": 3, "samples": 100, "epochs": 10},
 )
 def over_squashing(run: Run, graphs: int = 3, depths: int = 3, samples: int = 1000, epochs: int = 15) -> None:
     """Jacobians of graph networks by distance, their bound, the bottleneck, and a task it spoils.
@@ -50,9 +50,6 @@ def over_squashing(run: Run, graphs: int = 3, depths: int = 3, samples: int = 10
         samples: questions to train on.
         epochs: passes over them.
     """
-    whole_number(graphs, "graphs", least=2)
-    whole_number(depths, "depths", least=3)
-    whole_number(samples, "samples", least=100)
     reach(run, graphs)
     bounds(run, graphs)
     across(run)

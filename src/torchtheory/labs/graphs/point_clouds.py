@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.core.figure import COLORS
 from torchtheory.equivariance.measure import measure_equivariance
 from torchtheory.graphs.point_net import (
@@ -34,6 +33,7 @@ PENALTY = 1e-2
     errata=["t-nets-rigid"],
     title="PointNet: classes of point clouds by their critical points",
     full={"clouds": 2000, "points": 256, "local": 64, "features": 1024, "epochs": 30},
+    least={"clouds": 30, "points": 8, "local": 6, "features": 20, "epochs": 12},
 )
 def point_clouds(
     run: Run, clouds: int = 300, points: int = 40, local: int = 16, features: int = 64, epochs: int = 20
@@ -52,8 +52,6 @@ def point_clouds(
         features: of a cloud.
         epochs: passes over the clouds.
     """
-    whole_number(clouds, "clouds", least=30)
-    whole_number(points, "points", least=8)
     sizes(run)
     x, y = shapes(run, clouds, points)
     net = PointNet(3, local, features, generator=run.generator, dtype=torch.float32)

@@ -10,7 +10,6 @@ import networkx as nx
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.core.random import numpy_generator
 from torchtheory.graphs.convolutions import GCN, GraphIsomorphism
 from torchtheory.graphs.graph import Graph
@@ -36,6 +35,7 @@ from torchtheory.training import fit
     errata=["weisfeiler-lehman-decides"],
     title="What color refinement does not tell apart, no message passing does",
     full={"graphs": 400, "nodes": 40},
+    least={"graphs": 10, "nodes": 6},
 )
 def weisfeiler_lehman(run: Run, graphs: int = 20, nodes: int = 12) -> None:
     """The Weisfeiler-Lehman test against networkx and brute force; networks against the test.
@@ -50,8 +50,6 @@ def weisfeiler_lehman(run: Run, graphs: int = 20, nodes: int = 12) -> None:
         graphs: random graphs that are compared.
         nodes: of each.
     """
-    whole_number(graphs, "graphs", least=10)
-    whole_number(nodes, "nodes", least=6)
     partitions(run, graphs, nodes)
     soundness(run, graphs, nodes)
     pairs_of_nodes(run)

@@ -80,6 +80,8 @@ class Task:
     title="Training with a fixed kernel is solved by one eigendecomposition",
     errata=["kernel-flow-start-omitted", "kernel-flow-exponential-of-cross-kernel"],
     full={"samples": 12, "features": 400, "steps": 2000},
+    least={"samples": 8, "features": 25, "steps": 40, "momentum": 0.009},
+    most={"momentum": 0.9},
 )
 def kernel_gradient_flow(
     run: Run, samples: int = 10, features: int = 30, steps: int = 300, momentum: float = 0.9

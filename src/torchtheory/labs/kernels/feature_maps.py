@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.learning.functions import (
     Kernel,
     from_features,
@@ -29,6 +28,7 @@ EXACT = 1e-12
     covers=["M-02", "M-03"],
     title="Two rings that no line separates are separated by a plane of quadratic features",
     full={"points": 200, "trials": 200},
+    least={"points": 8, "trials": 2},
 )
 def feature_map_separation(run: Run, points: int = 40, trials: int = 10) -> None:
     """Two concentric circles, of radius 1 and 2, before and after the quadratic feature map.
@@ -43,8 +43,6 @@ def feature_map_separation(run: Run, points: int = 40, trials: int = 10) -> None
         points: of the two rings.
         trials: rings with noise.
     """
-    whole_number(points, "points", least=8)
-    whole_number(trials, "trials", least=2)
     named_kernels(run)
     x, y = rings(points)
     before_and_after(run, x, y)

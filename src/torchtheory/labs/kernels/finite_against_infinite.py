@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
 from torchtheory.kernels.infinite.convolution import convolutional_kernels
 from torchtheory.kernels.infinite.dense import LimitKernels, limit_kernels
@@ -47,6 +46,7 @@ class Judged:
         "steps": 600,
         "pooling": True,
     },
+    least={"train": 50, "test": 50, "width": 20, "steps": 25},
 )
 def finite_against_infinite_width(
     run: Run,
@@ -75,8 +75,6 @@ def finite_against_infinite_width(
         steps: of training.
         pooling: also a convolutional network with pooling, of which nothing is claimed.
     """
-    whole_number(train, "train", least=50)
-    whole_number(test, "test", least=50)
     x, y = digits(torch.float64)
     order = torch.randperm(len(x), generator=run.generator)[: train + test]
     x, y = x[order] - x.mean(), y[order]

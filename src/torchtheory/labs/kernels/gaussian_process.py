@@ -9,7 +9,6 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.learning.functions import Kernel, gaussian, laplace, matern, squared_distances
 from torchtheory.kernels.learning.gaussian_process import posterior, sample_paths
 from torchtheory.kernels.learning.regression import kernel_least_squares
@@ -23,6 +22,7 @@ from torchtheory.labs.engine import COLORS, Run, fit_slope, lab, mean_interval
     title="Functions drawn from a Gaussian process are as smooth as its kernel",
     errata=["gaussian-process-sigma"],
     full={"draws": 100_000},
+    least={"draws": 1_000},
 )
 def gaussian_process_draws(run: Run, draws: int = 20_000) -> None:
     """Random functions from GP(0, K), whose values at any points are Gaussian with covariance K.
@@ -36,7 +36,6 @@ def gaussian_process_draws(run: Run, draws: int = 20_000) -> None:
     Args:
         draws: of the process.
     """
-    whole_number(draws, "draws", least=1000)
     moments(run, draws)
     every_combination(run, draws)
     near_and_far(run, draws)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.infinite.gram_concentration import (
     compare_gram,
     gram_radius,
@@ -38,6 +37,8 @@ from torchtheory.nets.activations.table import activation
     title="The kernel of a network with m hidden units is within order 1/√m of its expectation",
     errata=["concentration-in-the-number-of-points"],
     full={"points": 20, "dimension": 10, "width": 2000, "draws": 2000, "pairs": 2000},
+    least={"points": 2, "draws": 50, "dimension": 2, "width": 15, "delta": 0.0005},
+    most={"delta": 0.25},
 )
 def gram_matrix_concentration(
     run: Run,
@@ -66,8 +67,6 @@ def gram_matrix_concentration(
         delta: probability with which they may.
         pairs: random symmetric matrices for Weyl's inequality.
     """
-    whole_number(points, "points", least=2)
-    whole_number(draws, "draws", least=50)
     x = normalize(run.randn(points, dimension), dim=1)
     definitions(run, x, width)
     bounds(run, x, width)
@@ -102,7 +101,7 @@ def gram_matrix_concentration(
         "concentration",
         lambda axes: plot_concentration(axes, distances, rates),
         caption="Left: distances of sampled ReLU Gram matrices to their expectation, far below ★. "
-        "Right: both fall like m^(-1/2); the expected smallest eigenvalue is where ★ has to get.",
+        "Right: both fall like $m^{-1/2}$; the expected smallest eigenvalue is where ★ has to get.",
         grid=(1, 2),
     )
 

@@ -10,7 +10,6 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.infinite.dense import limit_kernels, nngp
 from torchtheory.kernels.infinite.dual_activations import activation_layer, dual_activation, dual_moments
 from torchtheory.kernels.infinite.parametrization import ScaledLinear, ntk_mlp
@@ -64,6 +63,8 @@ def hidden_covariances(run: Run, x: Tensor, hidden: Sequence[int], networks: int
         "wide-network-kernel-index",
     ],
     full={"networks": 60_000, "widths": (16, 32, 64, 128, 256)},
+    least={"networks": 2000, "widths": 2},
+    items={"widths": 5},
 )
 def nngp_recursion(run: Run, networks: int = 20_000, widths: tuple[int, ...] = (16, 23, 32, 45, 64, 91, 128)) -> None:
     """The outputs of a random network, as its width grows, against the recursion of Theorem 57.
@@ -78,7 +79,6 @@ def nngp_recursion(run: Run, networks: int = 20_000, widths: tuple[int, ...] = (
         networks: random networks that covariances are averaged over.
         widths: of their hidden layers.
     """
-    whole_number(networks, "networks", least=2000)
     x = pair_at(0.5)
     golden(run, x)
     expectations(run)
@@ -317,6 +317,7 @@ def plot_nngp(axes: Any, widths: tuple[int, ...], bias: list[float], spread: lis
     covers=["M-19", "A-58", "M-17"],
     title="The tangent kernel of infinitely wide networks, layer by layer",
     full={"width": 2048, "networks": 40, "depth": 20},
+    least={"width": 16, "networks": 8, "depth": 3},
 )
 def tangent_kernel_recursion(run: Run, width: int = 512, networks: int = 10, depth: int = 8) -> None:
     """The recursion of the tangent kernel, its golden values, and which kernel controls what.
@@ -332,9 +333,6 @@ def tangent_kernel_recursion(run: Run, width: int = 512, networks: int = 10, dep
         networks: that are averaged over.
         depth: of the recursion on the diagonal.
     """
-    whole_number(width, "width", least=16)
-    whole_number(networks, "networks", least=8)
-    whole_number(depth, "depth", least=3)
     golden_tangent(run)
     diagonal(run, depth)
     finite_networks(run, width, networks)
@@ -363,7 +361,7 @@ def golden_tangent(run: Run) -> None:
         r"\text{ for ReLU, } \sigma_w^2=2,\ \text{unit vectors at } 60^\circ",
     )
     says.equal([slopes, float(k1.ntk[0, 1]), float(k2.ntk[0, 1])], [2 / 3, 1.0, 2 / 3 + sigma], 1e-12)
-    says.fails("Θ^1 = 0, the base case left out", [0.0, 0.0, without], promised=[2 / 3, 1.0, 2 / 3 + sigma])
+    says.fails("$Θ^1$ = 0, the base case left out", [0.0, 0.0, without], promised=[2 / 3, 1.0, 2 / 3 + sigma])
 
 
 def diagonal(run: Run, depth: int) -> None:

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.learning.functions import (
     Features,
     Kernel,
@@ -49,6 +48,7 @@ KERNELS = (
     title="Least squares over features needs only their kernel, and picks the least norm",
     errata=["representer-without-regularizer"],
     full={"samples": 200, "features": 600},
+    least={"samples": 8, "features": 16},
 )
 def kernel_least_squares_lab(run: Run, samples: int = 16, features: int = 40) -> None:
     """Kernel matrices, the solution α = K⁻¹y, and what singles it out among all the interpolants.
@@ -63,8 +63,7 @@ def kernel_least_squares_lab(run: Run, samples: int = 16, features: int = 40) ->
         samples: training points.
         features: at least twice as many as samples.
     """
-    whole_number(samples, "samples", least=8)
-    whole_number(features, "features", least=2 * samples)
+    run.assumes(features >= 2 * samples, f"{features} features are not twice the {samples} samples")
     matrices(run, samples)
     closed_form(run, samples, features)
     many_minimizers(run, samples, features)

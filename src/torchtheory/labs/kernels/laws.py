@@ -81,6 +81,7 @@ class Line:
         "trained-law-shift-of-training-points",
     ],
     full={"features": 1000, "members": 20_000, "networks": 100, "width": 2048, "epochs": 120},
+    least={"features": 8, "members": 500, "networks": 30, "width": 500, "epochs": 40},
 )
 def law_of_a_trained_model(
     run: Run,

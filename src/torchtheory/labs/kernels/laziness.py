@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.infinite.dense import ntk
 from torchtheory.kernels.infinite.parametrization import ntk_mlp
 from torchtheory.kernels.tangent.dynamics import DescentRule, KernelTraining
@@ -48,6 +47,9 @@ class Family:
     title="The wider a network, the closer it trains to its linearization",
     errata=["linearization-rate-in-parameters"],
     full={"widths": (16, 32, 64, 128, 256, 512, 1024), "seeds": 14, "steps": 200},
+    least={"seeds": 2, "steps": 25, "learning_rate": 0.06},
+    most={"learning_rate": 0.2},
+    items={"widths": 3},
 )
 def linearization_gap_against_width(
     run: Run,
@@ -74,9 +76,6 @@ def linearization_gap_against_width(
         steps: of gradient descent.
         learning_rate: of gradient descent.
     """
-    whole_number(seeds, "seeds", least=2)
-    whole_number(steps, "steps", least=1)
-    whole_number(len(widths), "the number of widths", least=3)
     angles = torch.linspace(0, 2 * math.pi, 17)[:-1].double()
     circle = torch.stack([angles.cos(), angles.sin()], 1)
     x, x_test = circle[::2], circle[1::2]
@@ -296,6 +295,9 @@ class Journey:
     covers=["A-121"],
     title="Figure 1.16: the parameters of wide networks barely move",
     full={"widths": (20, 100, 500, 2500), "seeds": 1},
+    least={"seeds": 1, "doublings": 3, "widths": 8, "learning_rate": 0.16},
+    most={"learning_rate": 0.25},
+    items={"widths": 2},
 )
 def parameters_barely_move(
     run: Run,
@@ -313,16 +315,13 @@ def parameters_barely_move(
     functions: the widest is next to the kernel's. The control starts from small parameters: then
     width does not keep a network where it is. The source gives neither the points nor the
     parametrization; here it is the NTK parametrization, in which one learning rate suits all
-    widths. There are 2^`doublings` steps.
+    widths. There are as many steps as 2 to the power `doublings`.
 
     Args:
         widths: of the networks, two or more.
         seeds: networks of each width.
         learning_rate: of gradient descent.
     """
-    whole_number(seeds, "seeds", least=1)
-    whole_number(len(widths), "the number of widths", least=2)
-    whole_number(doublings, "doublings", least=3)
     x = torch.tensor([[-1.2], [-0.4], [0.5], [1.3]]).double()
     y = torch.tensor([[0.6], [-0.5], [0.8], [-0.3]]).double()
     grid = torch.linspace(-2, 2, 101).double()[:, None]

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.kernels.infinite.two_layer import TwoLayerNetwork, slope_of
 from torchtheory.kernels.tangent.linearization import (
     activation_smoothness,
@@ -29,6 +28,9 @@ SMOOTH: tuple[Any, ...] = ("logistic", "tanh", nn.Softplus(), torch.sin)
     covers=["M-14", "L-166", "L-167", "A-61"],
     title="A network is its tangent up to second order, and over-parametrization straightens it",
     full={"widths": (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000), "draws": 20},
+    least={"dimension": 2, "samples": 1, "draws": 2, "radius": 0.01, "widths": 2},
+    most={"radius": 10},
+    items={"widths": 4},
 )
 def linearized_network(
     run: Run,
@@ -54,10 +56,6 @@ def linearized_network(
         widths: of the hidden layer.
         draws: networks of each width.
     """
-    whole_number(dimension, "dimension", least=2)
-    whole_number(samples, "samples", least=1)
-    whole_number(draws, "draws", least=2)
-    positive_number(radius, "radius")
     x = run.randn(samples, dimension)
     sizes, gaps = taylor_error(run, x)
     gradient_by_hand(run, x)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchtheory.data.real import digits
 from torchtheory.kernels.paths.deep_paths import PathFeatures, path_features
 from torchtheory.kernels.paths.path_kernel import deep_path_kernel, number_of_paths, path_norms
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.loop.trainer import fit
 
@@ -24,6 +24,7 @@ from torchtheory.training.loop.trainer import fit
     covers=["B-16"],
     title="Inner products over all paths of a network, without listing one",
     full={"networks": 500, "width": 1000, "sampled": 400_000},
+    least={"points": 3, "networks": 20, "width": 2, "sampled": 1_000},
 )
 def deep_path_kernel_lab(
     run: Run, points: int = 12, networks: int = 60, width: int = 200, sampled: int = 50_000
@@ -44,8 +45,6 @@ def deep_path_kernel_lab(
         width: of the hidden layers.
         sampled: paths that are drawn where there are too many to list.
     """
-    if points < 3 or networks < 20 or width < 2 or sampled < 1000:
-        raise InvalidInput("take 3 points, 20 networks, a width of 2 and 1000 paths, or more")
     against_the_list(run, points)
     dense_product(run, points)
     positive(run, points)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.learning.functions import Kernel, arc_cosine, gaussian
 from torchtheory.kernels.learning.random_features import RandomFeatures
 from torchtheory.kernels.tangent.kernel import empirical_ntk
@@ -22,16 +21,17 @@ CONFIDENCE = 0.999
     "random-feature-kernel",
     room="kernels",
     covers=["M-06", "M-07"],
-    title="The kernel of random features tends to its limit like p^(-1/2) and never moves",
+    title="The kernel of random features tends to its limit like $p^{-1/2}$ and never moves",
     errata=["fixed-kernel-of-k-layers"],
     full={"draws": 200, "largest": 2**15},
+    least={"dimension": 2, "draws": 5, "largest": 64},
 )
 def random_feature_kernel(run: Run, dimension: int = 3, draws: int = 24, largest: int = 2**11) -> None:
-    """The model f(x, θ) = p^(-1/2) θ·φ(x), φᵢ(x) = s(wᵢ·x), of which only θ is trained.
+    """The model f(x, θ) = $p^{-1/2}$ θ·φ(x), φᵢ(x) = s(wᵢ·x), of which only θ is trained.
 
     Its kernel is a mean over p independent features: right on average for every p, and off by
-    p^(-1/2). For ReLU features the limit is the arc-cosine kernel, for pairs of cosines and sines
-    the Gaussian one. The factor p^(-1/2) keeps the outputs of one size as p grows. The tangent
+    $p^{-1/2}$. For ReLU features the limit is the arc-cosine kernel, for pairs of cosines and sines
+    the Gaussian one. The factor $p^{-1/2}$ keeps the outputs of one size as p grows. The tangent
     kernel, taken by automatic differentiation, is the kernel of the features at every θ, so one
     gradient step moves the function by exactly what the kernel says; with the hidden layer trained
     as well, neither is true. Look at the kernel as a function of the angle, for few and many
@@ -42,9 +42,6 @@ def random_feature_kernel(run: Run, dimension: int = 3, draws: int = 24, largest
         draws: of the features for each number of them.
         largest: most features; their number is doubled from 16 on.
     """
-    whole_number(dimension, "dimension", least=1)
-    whole_number(draws, "draws", least=5)
-    whole_number(largest, "largest", least=64)
     counts = [2**k for k in range(4, largest.bit_length())]
     limit(run, dimension, counts, draws)
     average(run, dimension, 30 * draws)
@@ -117,7 +114,7 @@ def limit(run: Run, dimension: int, counts: list[int], draws: int) -> None:
         {"p^(-1/2)": [errors["ReLU → arc-cosine"][0] * 1.6 * math.sqrt(counts[0] / p) for p in counts]},
         axes=("number of features p", "error of the kernel"),
         log="xy",
-        caption="The kernel's error falls like p^(-1/2), whatever the features, if their weights are independent.",
+        caption="The kernel's error falls like $p^{-1/2}$, whatever the features, if their weights are independent.",
     )
 
 

@@ -58,6 +58,8 @@ class WidthSweep:
     covers=["A-54", "A-55", "A-59"],
     title="A network follows its tangent kernel; a wide one has a closed form",
     full={"hidden": 64, "widths": (32, 64, 128, 256, 512, 1024, 2048, 4096)},
+    least={"samples": 2, "widths": 15, "networks": 30},
+    items={"widths": 3},
 )
 def tangent_kernel_dynamics(
     run: Run,

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.infinite.parametrization import ntk_mlp
 from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.kernels.tangent.laziness import kernel_drift
@@ -27,6 +26,8 @@ from torchtheory.training.many.networks import fit_many
     title="The tangent kernel is a Gram matrix of gradients, and only the linearized network's never moves",
     errata=["linearized-kernel-argument"],
     full={"widths": (16, 32, 64, 128, 256, 512, 1024), "seeds": 8, "samples": 40},
+    least={"samples": 4, "seeds": 2},
+    items={"widths": 3},
 )
 def tangent_kernel_of_a_network(
     run: Run,
@@ -50,9 +51,6 @@ def tangent_kernel_of_a_network(
         seeds: networks of each width; four times as many where a layer stays narrow.
         steps: of training.
     """
-    whole_number(samples, "samples", least=4)
-    whole_number(len(widths), "the number of widths", least=3)
-    whole_number(seeds, "seeds", least=2)
     x = run.randn(samples, 3)
     net = mlp([3, 10, 10, 2], "tanh", generator=run.generator)
     kernel = flat(empirical_ntk(net, x))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
 from torchtheory.kernels.infinite.two_layer import (
     TwoLayerNetwork,
@@ -37,6 +36,7 @@ from torchtheory.primer.spectra import loewner_order
     covers=["M-22", "M-23", "M-24", "M-26"],
     title="A two-layer ReLU network moves its predictions through a kernel known in closed form",
     full={"points": 40, "dimension": 20, "width": 4096, "draws": 2000, "widest": 400_000},
+    least={"points": 3, "dimension": 2, "draws": 20, "widest": 1_500},
 )
 def two_layer_relu_kernel(
     run: Run,
@@ -52,7 +52,7 @@ def two_layer_relu_kernel(
     points are both active. Checked against automatic differentiation and against a small gradient
     step; then the width grows, and H becomes x·x'(π - angle)/2π, in closed form and as a power
     series with positive coefficients. Look at the golden values 1/6, 1/2, 0, 0, at the rate
-    m^(-1/2) at which the finite kernel arrives, and at how slowly the series converges at z = 1.
+    $m^{-1/2}$ at which the finite kernel arrives, and at how slowly the series converges at z = 1.
 
     Args:
         points: inputs on the unit sphere.
@@ -61,9 +61,6 @@ def two_layer_relu_kernel(
         draws: networks that initial outputs are averaged over.
         widest: most units of the sampled kernel.
     """
-    whole_number(points, "points", least=3)
-    whole_number(dimension, "dimension", least=2)
-    whole_number(draws, "draws", least=20)
     x = normalize(run.randn(points, dimension), dim=1)
     y = run.randn(points)
     net = TwoLayerNetwork.random(width, dimension, generator=run.generator)
@@ -222,7 +219,7 @@ def series(run: Run, x: Tensor, terms: int = 200) -> None:
             (count, *(float((_partial_sum(v, count) - _limit(v)).abs()) for v in (0.5, 0.9, 1.0)))
             for count in (1, 5, 20, 100, 1000)
         ],
-        caption="Partial sums of the power series: geometric inside, l^(-1/2) at the end",
+        caption="Partial sums of the power series: geometric inside, $l^{-1/2}$ at the end",
     )
 
 
@@ -262,6 +259,7 @@ def plot_kernel(axes: Any, arrival: list[tuple[int, float]]) -> None:
     title="Real labels are simple for the kernel of a wide network, random ones are not",
     errata=["complexity-bounds-classification-error", "projection-with-x-transposed"],
     full={"samples": 800, "shuffles": 40, "sizes": (20, 50, 200, 800)},
+    least={"samples": 20, "shuffles": 5, "trials": 1, "dimension": 5},
 )
 def kernel_complexity_of_labels(
     run: Run,
@@ -285,9 +283,6 @@ def kernel_complexity_of_labels(
         sizes: numbers of points for linear targets.
         trials: draws of these points for each size.
     """
-    whole_number(samples, "samples", least=20)
-    whole_number(shuffles, "shuffles", least=5)
-    whole_number(trials, "trials", least=1)
     mixing = true_and_random_labels(run, samples, shuffles)
     rows = linear_targets(run, dimension, sizes, trials)
     facts(run, dimension)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.kernels.infinite.wide_convergence import (
     WideDescent,
     gradient_domination,
@@ -43,6 +42,8 @@ r"""$\sup|\tanh''|$, attained where $\tanh^2=\frac13$."""
         "iterates-stay-longer-than-they-do",
     ],
     full={"widths": (256, 1024, 4096, 16384), "draws": 50, "trials": 20_000, "steps": 150},
+    least={"samples": 2, "draws": 4, "dimension": 3, "widths": 2, "trials": 50, "steps": 3},
+    items={"widths": 3},
 )
 def wide_network_convergence(
     run: Run,
@@ -70,10 +71,11 @@ def wide_network_convergence(
         trials: draws by which dependent features are counted.
         steps: of gradient descent.
     """
-    whole_number(samples, "samples", least=2)
-    whole_number(draws, "draws", least=4)
-    if len(widths) < 3:
-        whole_number(len(widths), "the number of widths", least=3)
+    run.assumes(
+        min(widths) >= 8 * samples,
+        f"{min(widths)} units are not many for {samples} samples (take 8 for each): the smallest eigenvalue of "
+        "the last layer's kernel does not grow with the width yet",
+    )
     x, y = run.randn(samples, dimension), run.randn(samples)
     identity(run, x, y)
     nonsingular(run, trials)
@@ -88,7 +90,7 @@ def wide_network_convergence(
         "convergence",
         lambda axes: plot_convergence(axes, widths, descents, growth),
         caption="Risk (solid) and its predicted bound (dotted) for growing widths; the distance "
-        "from the start, which shrinks like n^(-1/2); the smallest eigenvalue of the last-layer "
+        "from the start, which shrinks like $n^{-1/2}$; the smallest eigenvalue of the last-layer "
         "kernel for a first layer N(0, I), and for the printed N(0, I/n).",
         grid=(1, 3),
     )

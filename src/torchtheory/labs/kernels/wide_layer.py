@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits
 from torchtheory.kernels.infinite.wide_convergence import squared_risk
 from torchtheory.kernels.infinite.wide_layer import (
@@ -27,6 +26,7 @@ from torchtheory.nets.activations.table import Pointwise
     covers=["A-120"],
     title="A layer with as many units as samples makes them independent, and any labels fit",
     full={"samples": 400, "draws": 50},
+    least={"samples": 10, "draws": 1},
 )
 def wide_layer_fits_anything(run: Run, samples: int = 60, draws: int = 10) -> None:
     """Handwritten digits with coin-flip labels go through networks with random weights.
@@ -41,8 +41,6 @@ def wide_layer_fits_anything(run: Run, samples: int = 60, draws: int = 10) -> No
         samples: digits that are fitted.
         draws: of the weights.
     """
-    whole_number(samples, "samples", least=10)
-    whole_number(draws, "draws", least=1)
     pixels, _ = digits(torch.float64)
     x = pixels[torch.randperm(len(pixels), generator=run.generator)[:samples]]
     y = run.signs(samples)

@@ -29,6 +29,7 @@ Function = Callable[[Tensor], Tensor]
     room="nets",
     covers=["A-10"],
     title="What the theorems ask of an activation, measured from its values",
+    least={"units": 150, "samples": 10},
 )
 def activation_properties(run: Run, units: int = 200, samples: int = 12) -> None:
     """Each property a theorem needs is measured from function values and compared with the known.
@@ -141,7 +142,7 @@ def activation_properties(run: Run, units: int = 200, samples: int = 12) -> None
         PROPERTY_COLUMNS,
         [property_row(name, found[name]) for name in found]
         + [property_row(f"torch {m}", inspect_activation(m())) for m in TORCH_ONLY],
-        caption=f"Measured. C^{MOST_DERIVATIVES} stands for that or smoother.",
+        caption=f"Measured. $C^{MOST_DERIVATIVES}$ stands for that or smoother.",
     )
     names = {t.id: t.result for t in applicable_theorems(rows[0])}
     run.table(
@@ -229,7 +230,7 @@ def property_row(name: str, p: ActivationProperties) -> tuple[Any, ...]:
     return (
         name,
         f"[{p.lowest:.4g}, {p.highest:.4g}]",
-        "jump" if not p.continuous else f"C^{p.smoothness}",
+        "jump" if not p.continuous else f"$C^{p.smoothness}$",
         round(p.lipschitz, 6),
         monotone,
         "yes" if p.convex else "",

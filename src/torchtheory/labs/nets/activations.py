@@ -37,7 +37,7 @@ def activation_functions(run: Run, points: int = 4001) -> None:
 
     Derivatives are compared with difference quotients at `points` places away from the kinks,
     limits with values far out, joins at 0 from both sides. The identities are
-    tanh(z) = 2σ(2z) − 1, softplus' = σ and σ⁽ᵏ⁾ = P_k(σ). A network of threshold units is trained
+    tanh(z) = 2σ(2z) − 1, softplus' = σ and σ⁽ᵏ⁾ = $P_k$(σ). A network of threshold units is trained
     by gradient descent to show that its hidden weights never move. Look at the sheet of plots.
     """
     x = torch.linspace(-6, 6, points, dtype=torch.float64)

@@ -30,8 +30,8 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
     """A residual layer with zero weights is the identity for every activation; a plain one is not.
 
     With ‖W‖·Lip(φ) ≤ c < 1 every residual layer changes lengths of gradients by factors in
-    [1−c, 1+c] only, so through `depth` layers they keep at least (1−c)^depth of their size; those
-    of the plain stack shrink at least like c^depth. The picture shows both, layer by layer. A
+    [1−c, 1+c] only, so through `depth` layers they keep at least $(1−c)^{depth}$ of their size; those
+    of the plain stack shrink at least like $c^{depth}$. The picture shows both, layer by layer. A
     densely connected network with its shortcuts set to 0 is the plain network.
 
     Args:
@@ -87,7 +87,7 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
     says = run.states("N-27", r"\|W\|\,\mathrm{Lip}(\phi)\le c:\ \|\nabla_{x^0}\|\ge(1-c)^L\|\nabla_{x^L}\|")
     says.at_least(
         [kept(norms["residual"]), kept(worst)], 1.0, 1e-12,
-        where=f"in units of (1-c)^L; tanh, c = {bound}, L = {depth}; random weights, and W = -cI at 0",
+        where=f"in units of $(1-c)^L$; tanh, c = {bound}, L = {depth}; random weights, and W = -cI at 0",
     )  # fmt: skip
     says.fails("no shortcut", kept(norms["plain"]))
     says = run.states("N-27", r"\|\nabla_{x^0}\|\le c^L\|\nabla_{x^L}\|\text{ without the shortcut: }\log_{10}")
@@ -158,6 +158,7 @@ def densely(run: Run) -> None:
     covers=["A-07"],
     title="Networks are functions on directed acyclic graphs; chains are the dense case",
     full={"samples": 2000, "vertices": 60},
+    least={"vertices": 5},
 )
 def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
     """One module for any acyclic graph: a chain gives the dense network bit for bit.
@@ -225,6 +226,7 @@ def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
     covers=["S-03"],
     title="Maxout units are convex, and the difference of two is any piecewise linear function",
     full={"samples": 20_000},
+    least={"pieces": 2},
 )
 def maxout(run: Run, samples: int = 500, features: int = 4, pieces: int = 5) -> None:
     """The maximum of affine functions contains ReLU, |x| and leaky ReLU, and is always convex.

@@ -37,6 +37,7 @@ EXACT = 1e-10
     errata=["batch-norm-gradient-place"],
     title="Batch normalization takes two directions out of every gradient and scales the rest by γ/σ",
     full={"batch": 64, "cases": 20},
+    least={"batch": 3},
 )
 def batch_norm_smoothing_lab(run: Run, batch: int = 12, cases: int = 6) -> None:
     """Jacobian, gradient and Hessian of a loss behind batch normalization, against autograd.
@@ -175,6 +176,7 @@ def real_losses(run: Run) -> dict[str, list[LayerSmoothing]]:
     errata=["batch-norm-scalar-parameters"],
     title="Batch normalization: what it computes, and how many times faster training gets",
     full={"samples": 640, "seeds": 10, "epochs": 6, "rates": [0.1, 0.3, 1.0, 3.0]},
+    least={"samples": 120, "seeds": 3, "epochs": 2},
 )
 def batch_norm_speed(
     run: Run,

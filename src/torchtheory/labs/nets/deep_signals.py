@@ -23,12 +23,13 @@ from torchtheory.training import fit_many
     covers=["A-130"],
     title="Gradients through L layers are products of L factors: they vanish, explode, or the shortcut holds them",
     full={"depth": 40, "width": 256, "networks": 12},
+    least={"depth": 2, "width": 25, "networks": 5},
 )
 def gradients_with_depth(run: Run, depth: int = 20, width: int = 128, networks: int = 8) -> None:
     """A chain of scalar weights first, where the gradient in each is the product of the others.
 
     Then ReLU networks: with weights of variance 1/n the gradient loses √2 in every layer, with 4/n
-    it gains √2, and only 2/n keeps it. With a shortcut the factor is (1 + nσ²/2)^(1/2) instead:
+    it gains √2, and only 2/n keeps it. With a shortcut the factor is $(1 + nσ²/2)^{1/2}$ instead:
     nothing vanishes, and the gradient explodes unless the weights shrink with the depth. Look at
     how flat the last one is.
 
@@ -132,6 +133,7 @@ def products(run: Run) -> None:
     covers=["M-88"],
     title="Deeper plain networks train worse; with shortcuts deeper ones train better",
     full={"depths": [1, 2, 4, 8, 16, 32], "seeds": 20},
+    least={"seeds": 8, "epochs": 10, "samples": 150},
 )
 def depth_and_shortcuts(
     run: Run,

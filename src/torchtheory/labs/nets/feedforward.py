@@ -30,6 +30,7 @@ from torchtheory.nets.feedforward import (
     title="A dense network is a composition of affine maps and activations, with P(N) parameters",
     errata=["bias-of-a-layer-has-input-length"],
     full={"samples": 10_000, "hypotheses": 200},
+    least={"samples": 3},
 )
 def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
     """The definition, evaluated from a flat parameter vector, against torch's own layers.

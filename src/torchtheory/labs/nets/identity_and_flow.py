@@ -24,6 +24,7 @@ from torchtheory.nets.residual.layers import residual_network
     covers=["A-131"],
     title="Layers that do nothing: a deeper network contains a shallower one, on a bounded domain",
     full={"layers": 40, "samples": 20_000},
+    least={"samples": 6},
 )
 def identity_layers(run: Run, layers: int = 6, samples: int = 2000) -> None:
     """A network with layers added that carry its values on.
@@ -96,6 +97,7 @@ def identity_layers(run: Run, layers: int = 6, samples: int = 2000) -> None:
     errata=["residual-field-of-preactivations"],
     title="A residual network takes Euler's steps along a flow, at a distance of order 1/L",
     full={"depths": [8, 16, 32, 64, 128, 256, 512, 1024], "samples": 200, "width": 16},
+    least={"width": 2},
 )
 def residual_flow(
     run: Run,

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense, drawn_linear
@@ -25,6 +24,7 @@ EXACT = 1e-12
     covers=["M-92", "M-95"],
     title="Layers move together; batch normalization loosens that, at the price of the batch",
     full={"depth": 20, "repeats": 2000, "steps": 1500},
+    least={"depth": 3, "repeats": 30},
 )
 def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80) -> None:
     """A gradient step on a chain of scalars is a polynomial of degree L in the step size.
@@ -40,8 +40,6 @@ def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80
         repeats: batches that a sample is put into.
         steps: of training on digits.
     """
-    whole_number(depth, "depth", least=3)
-    whole_number(repeats, "repeats", least=30)
     scalar_chain(run, depth)
     normalized_chain(run, depth)
     noise = batch_noise(run, repeats)

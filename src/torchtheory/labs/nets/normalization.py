@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import linear_layer
 from torchtheory.nets.feedforward import dense, drawn_linear
@@ -31,6 +30,7 @@ TINY = 1e-30  # torch wants δ > 0 in training; this one is lost to rounding
     title="Batch and layer normalization as identities",
     errata=["batch-norm-unit-variance", "covariance-not-centered"],
     full={"samples": 500, "features": 60},
+    least={"samples": 4, "features": 2},
 )
 def normalization(run: Run, samples: int = 40, features: int = 6) -> None:
     """Torch's layers against the definitions, and what a network with them no longer depends on.
@@ -45,8 +45,6 @@ def normalization(run: Run, samples: int = 40, features: int = 6) -> None:
         samples: rows that are normalized.
         features: columns.
     """
-    whole_number(samples, "samples", least=4)
-    whole_number(features, "features", least=2)
     x = 2 * run.randn(samples, features) + run.randn(features)
     golden(run)
     batch_statistics(run, x)
@@ -238,7 +236,7 @@ def folding(run: Run) -> None:
                 module.weight.copy_(run.randn(module.num_features))
                 module.bias.copy_(run.randn(module.num_features))
     training = net(images).detach()
-    folded = fold_batch_norm(net)
+    folded = fold_batch_norm(net).model
     truth = net.eval()(images).detach()
     says = run.states("N-130", r"\text{folded network}=\text{network in evaluation mode}")
     says.equal(

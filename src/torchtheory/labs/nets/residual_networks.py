@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.feedforward import dense, mlp
@@ -36,21 +35,21 @@ PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 1
     covers=["M-84", "M-85", "A-132"],
     title="A shortcut keeps the singular values of every block near 1, and depth multiplies what is left",
     full={"depth": 60, "width": 48, "samples": 6},
+    least={"depth": 2, "width": 2},
 )
 def residual_jacobians(run: Run, depth: int = 20, width: int = 12, samples: int = 3) -> None:
     """Singular values of the blocks of a network with shortcuts and of the same without.
 
-    With a shortcut they lie in [1 - ‖J_f‖, 1 + ‖J_f‖] around any body f, here two tanh layers; the
+    With a shortcut they lie in [1 - ‖$J_f$‖, 1 + ‖$J_f$‖] around any body f, here two tanh layers; the
     ends are attained by bodies that work along the shortcut or against it. Through the whole stack
-    the range opens like (1 ± ε)^L: near the identity only while εL is small. A projection V in
-    place of the identity keeps σ_min(V) - ‖J_f‖ instead. Look at how the plain stack collapses.
+    the range opens like $(1 ± ε)^L$: near the identity only while εL is small. A projection V in
+    place of the identity keeps σ_min(V) - ‖$J_f$‖ instead. Look at how the plain stack collapses.
 
     Args:
         depth: blocks.
         width: of a block.
         samples: inputs at which Jacobians are taken.
     """
-    whole_number(depth, "depth", least=2)
     x = run.randn(samples, width)
     size = 0.1
     bodies = [mlp([width, width, width], "tanh", output="tanh", generator=run.generator) for _ in range(depth)]
@@ -112,7 +111,7 @@ def through_depth(run: Run, profile: JacobianProfile, depth: int, size: float, w
         where=f"ε = {size}; two tanh layers, and f(x) = εx, where it is attained: εL must be small",
     )
     worse = jacobian_profile(chain_of(depth, 2 * size, width), x)
-    says.fails("‖J_f‖ = 2ε", ends(worse)[0], promised=(1 + size) ** powers)
+    says.fails("‖$J_f$‖ = 2ε", ends(worse)[0], promised=(1 + size) ** powers)
     says = run.states("M-84", r"\sigma_{\min}(J_{g_L}\cdots J_{g_1})\ge(1-\varepsilon)^L")
     says.at_least(
         torch.cat([profile.smallest, ends(aligned[1])[1]]),
@@ -121,7 +120,7 @@ def through_depth(run: Run, profile: JacobianProfile, depth: int, size: float, w
         where="two tanh layers, and f(x) = -εx",
     )
     opposed = jacobian_profile(chain_of(depth, -2 * size, width), x)
-    says.fails("‖J_f‖ = 2ε", ends(opposed)[1], promised=(1 - size) ** powers)
+    says.fails("‖$J_f$‖ = 2ε", ends(opposed)[1], promised=(1 - size) ** powers)
 
 
 def projections(run: Run, width: int, samples: int) -> None:
@@ -203,6 +202,7 @@ def blocks_of_one_layer(run: Run, depth: int, width: int, x: Tensor) -> None:
     covers=["M-86", "M-89", "M-90"],
     title="The residual networks of 18 to 152 layers: blocks, parameters, depths and the published errors",
     full={"size": 224, "deepest": 152},
+    least={"deepest": 25},
 )
 def resnet_family(run: Run, size: int = 64, deepest: int = 50) -> None:
     """The five networks have the parameters that are known of them, to the last one.
@@ -344,6 +344,7 @@ def deep_gradients(run: Run) -> None:
     covers=["M-91"],
     title="A dense block reads everything before it, with about 1/(2L) of a plain block's parameters",
     full={"layers": 24, "growth": 12, "size": 16},
+    least={"layers": 2, "growth": 1, "size": 2},
 )
 def dense_blocks(run: Run, layers: int = 6, growth: int = 4, size: int = 6) -> None:
     """Channels, connections and parameters of a dense block, counted on the module itself.
@@ -357,9 +358,6 @@ def dense_blocks(run: Run, layers: int = 6, growth: int = 4, size: int = 6) -> N
         growth: channels that each layer adds.
         size: side of the images.
     """
-    whole_number(layers, "layers", least=2)  # with one layer there is nothing to connect to
-    whole_number(growth, "growth", least=1)
-    whole_number(size, "size", least=2)
     start = 2 * growth
     block = DenseBlock(start, layers, growth, generator=run.generator).double()
     x = run.randn(3, start, size, size)

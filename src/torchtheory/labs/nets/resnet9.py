@@ -24,6 +24,7 @@ Images = tuple[Tensor, Tensor]
     covers=["M-87"],
     title="ResNet9 of the listing: 6,575,370 parameters, for images of any size, trained",
     full={"width": 64, "train": 1200, "test": 1000, "epochs": 2},
+    least={"width": 8, "train": 250, "test": 15, "epochs": 2},
 )
 def resnet9_lab(run: Run, width: int = 8, train: int = 400, test: int = 400, epochs: int = 3) -> None:
     """The network of the listing for 32 × 32 color images, and with pooling that fits any size.

@@ -36,6 +36,7 @@ from torchtheory.nets.symmetries import (
     title="Permuted and rescaled hidden units: many parameters, one function",
     errata=["permutation-matrix-by-sums"],
     full={"samples": 10_000, "width": 64},
+    least={"width": 2},
 )
 def network_symmetries(run: Run, samples: int = 100, width: int = 8) -> None:
     """Units of a hidden layer can be renamed for every activation, and rescaled for ReLU.

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.normalization import central_differences
 from torchtheory.nets.feedforward import dense
@@ -25,6 +24,7 @@ EXACT = 1e-12
     covers=["N-132", "N-133"],
     title="Weight normalization projects the gradient",
     full={"samples": 100_000, "steps": 400},
+    least={"samples": 100},
 )
 def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None:
     """w = γv/‖v‖ as torch's parametrization has it, and the picture of its gradient.
@@ -38,7 +38,6 @@ def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None
         samples: random inputs in the comparison with batch normalization.
         steps: of gradient descent.
     """
-    whole_number(samples, "samples", least=100)
     n, units = 5, 3
     x, y = run.randn(20, n), run.randn(20, units)
     v, gamma = 2 * run.randn(units, n), run.randn(units)

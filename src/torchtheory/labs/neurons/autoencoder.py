@@ -21,6 +21,7 @@ from torchtheory.neurons.autoencoder import LinearAutoencoder, least_loss, low_r
     title="The best linear autoencoder is the truncated SVD; gradient descent finds it",
     errata=["autoencoder-loss-normalized-twice", "truncated-product-is-identity"],
     full={"samples": 1000, "features": 30, "code": 5, "steps": 20_000, "digits_used": 1797},
+    least={"samples": 25, "features": 6, "steps": 1_000, "digits_used": 50},
 )
 def linear_autoencoder(
     run: Run,
@@ -131,7 +132,7 @@ def eckart_young(run: Run, x: Tensor, code: int) -> None:
         others += [float((x - rival).norm()) - best[r].error for rival in rivals]
     says = run.states("L-050", r"\mathrm{rank}\,Y\le r\Rightarrow\|X-Y\|_F\ge\|X-X_r\|_F")
     says.at_least(
-        others, 0, 1e-12, where="random factors, random projections, alternating least squares, perturbed X_r"
+        others, 0, 1e-12, where="random factors, random projections, alternating least squares, perturbed $X_r$"
     )
     says.fails("rank r + 1", best[code + 1].error - best[code].error)
     svd = TruncatedSVD(n_components=code, algorithm="arpack", random_state=0)
@@ -160,7 +161,7 @@ def optimum(run: Run, x: Tensor, code: int, steps: int) -> None:
         gap(product, torch.eye(code, x.shape[1]).double()), within=1e-13
     )
     run.refutes("truncated-product-is-identity", r"U_m^\top U=I_m:\ \text{columns of the product}").equal(
-        product.shape[1], code, where="it is an m×d matrix, (I_m 0)"
+        product.shape[1], code, where="it is an m×d matrix, ($I_m$ 0)"
     )
     losses = descend(run, x, code, steps)
     says = run.states(

@@ -35,6 +35,7 @@ from torchtheory.neurons.hopfield import (
     covers=["N-19"],
     title="Steeper energies hold more, and the steepest is attention",
     full={"n": 100, "trials": 20, "sizes": (24, 32, 48, 64, 96)},
+    least={"n": 48, "trials": 8, "sizes": 2, "dim": 2},
 )
 def dense_associative_memory(
     run: Run,
@@ -64,7 +65,7 @@ def dense_associative_memory(
     hebb = Hopfield(hebbian(stored, normalize=False))
     says = run.states("N-19", r"F(z) = z^2:\ E(x) = 2n\,H(x) \text{ with Hebb's weights, diagonal kept}")
     says.equal(square.energy(states), 2 * kept.energy(states), where="all states of ten neurons, whole numbers")
-    says.fails("F(z) = z^3", cube.energy(states))
+    says.fails("F(z) = $z^3$", cube.energy(states))
     says = run.states("N-19", r"F(z) = z^2:\ \text{bits in which its update and Hebb's with zero diagonal differ}")
     says.equal(
         int((square.step(states) != sign(hebb.field(states))).sum()),
@@ -85,11 +86,13 @@ def dense_associative_memory(
         r"F = z^3, z^4, \max(z,0)^3, e^z",
     )
     says.at_most(rises, 0.0, 1e-12)
-    says.fails("all neurons at once, F(z) = z^2", (together.energies.diff(dim=0) / together.energies[:-1].abs()).max())
+    says.fails(
+        "all neurons at once, F(z) = $z^2$", (together.energies.diff(dim=0) / together.energies[:-1].abs()).max()
+    )
     says = run.states("N-19", r"\text{the asynchronous dynamics stops: walks that end in a fixed point}")
     says.equal(torch.stack([w.fixed_point for w in walks]).double(), 1.0)
     says.fails(
-        "both neurons at once, F(z) = z^2, stored (+1, +1), started at (+1, -1): a two-cycle",
+        "both neurons at once, F(z) = $z^2$, stored (+1, +1), started at (+1, -1): a two-cycle",
         DenseMemory(torch.ones(1, 2), Power(2))
         .recall(torch.tensor([1.0, -1.0]), mode="synchronous")
         .fixed_point.double(),
@@ -132,7 +135,7 @@ def dense_associative_memory(
             confidence=0.999,
             where=f"n = {n}, s = {sweep.patterns[2]}, {trials} memories, 99.9 %",
         )
-        says.fails("F(z) = z^2", hebbs.bit_error[0])
+        says.fails("F(z) = $z^2$", hebbs.bit_error[0])
     left = {
         p: mean_interval(
             dense_capacity_sweep(n, [n], Power(p), 4 * trials, flip=0.1, generator=run.generator).bit_error[0],
@@ -148,7 +151,7 @@ def dense_associative_memory(
     says.at_most(
         left[3].high, round(0.1 * n) / n / 8, where=f"n = s = {n}, a tenth of the bits flipped, {4 * trials} memories"
     )
-    says.fails("F(z) = z^2", left[2].high)
+    says.fails("F(z) = $z^2$", left[2].high)
     bits = 20
     many = 2 ** (bits // 2)
     held = {
@@ -164,7 +167,7 @@ def dense_associative_memory(
         r"(lower end of a 99 \% interval)}",
     )
     says.at_least(held[Exponential()].low, 0.9, where=f"n = {bits}, s = {many}, {trials} memories")
-    says.fails("F(z) = z^2", held[Power(2)].low)
+    says.fails("F(z) = $z^2$", held[Power(2)].low)
     growth: dict[int, list[float]] = {
         p: [_patterns_at(size, p, 0.01, trials, run.generator) for size in sizes] for p in (2, 3, 4)
     }

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from scipy import stats
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import xor
 from torchtheory.labs.engine import Interval, Run, clopper_pearson, lab
 from torchtheory.neurons.dichotomies import (
@@ -29,6 +28,7 @@ from torchtheory.neurons.separability import separate
     title="Cover: s points in general position have C(s, n) linear labelings, half at s = 2n",
     errata=["cover-number-decreases"],
     full={"points": 12, "dimension": 5, "programs": 11, "trials": 2000, "features": 30},
+    least={"dimension": 2, "programs": 3, "trials": 20, "features": 4, "points": 3},
 )
 def cover_dichotomies(
     run: Run,
@@ -41,17 +41,13 @@ def cover_dichotomies(
     """Gaussian points are in general position, so Cover counts their linear labelings exactly.
 
     For every s up to `points` and n up to `dimension` the labelings are listed point by point
-    and compared with the formula; up to `programs` points each of the 2^s labelings is also
+    and compared with the formula; up to `programs` points each of the $2^s$ labelings is also
     decided by a linear program. Points in special position have fewer. Then `trials` random
     labelings in `features` dimensions are tested at several loads s/n: the share that can be
     separated follows a binomial distribution function, exactly ½ at s = 2n, and the step there
     sharpens as the dimension grows. The number itself never falls, contrary to what is printed.
     """
-    whole_number(dimension, "dimension", least=2)
-    whole_number(programs, "programs", least=3)
-    whole_number(points, "points", least=programs)
-    whole_number(trials, "trials", least=20)
-    whole_number(features, "features", least=4)
+    run.assumes(points >= programs, f"labelings of {programs} points are decided, and {points} are listed")
     formula(run)
     grid = enumeration(run, points, dimension, programs)
     corners(run)
@@ -59,7 +55,7 @@ def cover_dichotomies(
 
     run.table(
         "labelings",
-        ["points", *(f"n = {n}" for n in range(1, dimension + 1)), "2^s"],
+        ["points", *(f"n = {n}" for n in range(1, dimension + 1)), "$2^s$"],
         [(s, *(grid[s, n] for n in range(1, dimension + 1)), 2**s) for s in range(1, points + 1)],
         caption="Linear labelings found for Gaussian points, by number of points and dimension",
     )

@@ -25,6 +25,8 @@ from torchtheory.neurons.hopfield_capacity import (
     title="How many patterns: bit errors, stable patterns, and the collapse near 0.138",
     errata=["hopfield-tail-not-normalized", "hopfield-capacity-logarithm"],
     full={"sizes": (250, 500, 1000), "loads": 20, "trials": 20},
+    least={"sizes": 50, "trials": 12},
+    items={"sizes": 3},
 )
 def hopfield_capacity_lab(
     run: Run, sizes: tuple[int, ...] = (125, 250, 500), loads: int = 10, trials: int = 20
@@ -221,7 +223,7 @@ def hopfield_capacity_lab(
     )
     run.table(
         "stable-patterns",
-        ["criterion", "s", "stable patterns", "low", "high", "(1-p)^n", "networks with all stable"],
+        ["criterion", "s", "stable patterns", "low", "high", "$(1-p)^n$", "networks with all stable"],
         [
             [
                 k.replace("_", " ").replace("beyond", "1.2 × printed"),
@@ -354,7 +356,7 @@ def hopfield_capacity_lab(
     run.figure(
         "stable-patterns",
         stable_share,
-        caption="Share of patterns without a single unstable bit; lines: (1-p)^n, as if "
+        caption="Share of patterns without a single unstable bit; lines: $(1-p)^n$, as if "
         "bits were independent. The printed limit lies between the one for all patterns and the "
         "one for one pattern.",
     )

@@ -101,7 +101,7 @@ def superposition(run: Run, layer: nn.Linear, n: int, m: int, trials: int) -> No
     run.refutes(
         "matrix-of-a-linear-map-transposed",
         r"f:\mathbb R^6\to\mathbb R^4\text{ linear}\Rightarrow f(x)=Ax,\ A\in\mathbb R^{6\times4}:\ \text{rows of }A",
-    ).equal(len(linear_test.matrix), n, where="the columns are f(e_i), vectors of length 4")
+    ).equal(len(linear_test.matrix), n, where="the columns are f($e_i$), vectors of length 4")
 
 
 def collapse(run: Run, samples: int) -> None:
@@ -145,6 +145,7 @@ def collapse(run: Run, samples: int) -> None:
     covers=["L-052"],
     title="A unit is constant across its weight vector, and learns along its input",
     full={"samples": 10_000},
+    least={"samples": 2, "features": 2},
 )
 def ridge_functions(run: Run, samples: int = 200, features: int = 5) -> None:
     """φ(xᵀθ) depends on one direction only: moving orthogonally to θ changes nothing.

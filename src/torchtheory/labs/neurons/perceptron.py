@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.data.synthetic import PlantedSample, separable_gaussians, unit_vectors
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.biases import homogeneous
@@ -31,9 +30,18 @@ SWEEPS = 100_000
     title="The perceptron makes at most ⌊R²/γ²⌋ updates, and some samples need them all",
     errata=["novikoff-fewer-than-floor", "novikoff-fewer-than-ceiling"],
     full={"samples": 2000, "dimension": 20, "gap": 0.05, "trials": 50},
+    least={"samples": 20, "dimension": 2, "trials": 1, "gap": 0.01},
+    most={"gap": 0.5},
 )
-def perceptron_novikoff(run: Run, samples: int = 200, dimension: int = 10, gap: float = 0.1, trials: int = 8) -> None:
-    """A perceptron is trained on Gaussian points that a hyperplane separates by at least `gap`.
+def perceptron_novikoff(
+    run: Run,
+    samples: int = 200,
+    dimension: int = 10,
+    gap: float = 0.1,
+    trials: int = 8,
+    separable: bool = True,
+) -> None:
+    r"""A perceptron is trained on Gaussian points that a hyperplane separates by at least `gap`.
 
     First the unit: its hyperplane in Hesse normal form, and the signed distance whose sign says
     whether a point is classified correctly. Then the algorithm: it ends without errors, its
@@ -42,17 +50,60 @@ def perceptron_novikoff(run: Run, samples: int = 200, dimension: int = 10, gap: 
     of each sample. Look at how the two lemmas squeeze the trajectory, and at how far from the
     bound typical samples stay while the unit vectors attain it.
 
+    Theorem:
+        Let the sample $S$ have points $x_1,\dots,x_n\in\mathbb R^d$ with labels $y_i\in\{-1,1\}$.
+        *Bounded*: $\|x_i\|\le R$ for all $i$.
+        *Separable*: some unit vector $w$ has $y_i\,w^\top x_i\ge\gamma>0$ for all $i$.
+        Then the perceptron, started at $w_0=0$, makes at most $\lfloor R^2/\gamma^2\rfloor$ updates, in whatever
+        order the points come, and then classifies all of them correctly. With the unit vectors
+        for points it makes exactly as many.
+
+    Symbols:
+        $S$: the sample; $n$ points.
+        $x$, $y$: a point, in $d$ dimensions, and its label, 1 or -1.
+        $w$, $b$: weights and bias of a hyperplane $w^\top x+b=0$, or of a perceptron that fires above it.
+        $\delta$: the signed distance of the hyperplane from the origin.
+        $f[w,b]$: what the perceptron says, the sign of $w^\top x+b$.
+        $\gamma[w,b](x,y)$: the signed distance of a point to the hyperplane, positive on the right side.
+        $\gamma$: the margin, the least such distance in the sample.
+        $R$: the largest norm of a point.
+        $w_t$, $b_t$: weights and bias after $t$ updates; an update adds $y_ix_i$ where $y_iw_t^\top x_i\le0$.
+        $m_i$: how often the point $x_i$ has made an update.
+        $\tilde x$: a point with a 1 appended, so that $\tilde w$, $\tilde R$ and $\tilde\gamma$ include a bias.
+        $c$: any positive number.
+
+    Idea:
+        Every update raises $w^\top w_t$ by at least $\gamma$, so $\|w_t\|\ge t\gamma$. It is made only where
+        $y_iw_t^\top x_i\le0$, so it raises $\|w_t\|^2$ by at most $R^2$, and $\|w_t\|\le R\sqrt t$. A line stays below
+        a square root only up to $t=R^2/\gamma^2$. The first step needs the margin, the second only that
+        updates are made on mistakes: it holds for random labels as well.
+
+    Try:
+        gap=0.02: margins shrink and the bound grows, several times. So do the updates, far below it.
+        dimension=2: in the plane a handful of updates does where the bound allows for hundreds.
+        separable=false: without the second hypothesis nothing is promised, and the updates never end.
+
+    Exercise:
+        Find two points `x` in the plane, with labels `y`, on which the perceptron without bias makes
+        exactly $R^2/\gamma^2=2$ updates.
+        check: tt.neurons.perceptron_fit(x, y, max_sweeps=9, bias=False).updates == 2
+        answer: x, y = torch.eye(2), torch.ones(2)
+
     Args:
         samples: of the separable data.
         dimension: of the inputs.
+        separable: whether a hyperplane separates the sample; if not, one point has both labels.
     """
-    whole_number(samples, "samples", least=20)
-    whole_number(dimension, "dimension", least=2)
-    whole_number(trials, "trials", least=1)
-    positive_number(gap, "gap")
     hyperplane(run, dimension)
     signed_distance(run, dimension)
     planted = separable_gaussians(samples, dimension, margin=gap, generator=run.generator)
+    if not separable:
+        stuck = perceptron_fit(*with_contradiction(planted.x, planted.y), max_sweeps=200)
+        run.assumes(
+            stuck.converged,
+            "one point has both labels, so that no hyperplane separates the sample: "
+            f"after 200 sweeps and {stuck.updates:,} updates the rule is not done",
+        )
     algorithm(run, planted)
     lemmas(run, samples, dimension, gap, trials)
     rows = mistake_bound(run, samples, dimension, gap, trials)
@@ -88,7 +139,8 @@ def hyperplane(run: Run, dimension: int) -> None:
     says = run.states("N-03", r"-\frac{b}{\|w\|^2}w \text{ lies on the hyperplane: } w^\top x+b=0")
     says.equal(w @ nearest + b, within=1e-12)
     says.fails("b taken for the threshold, which is -b", w @ -nearest + b)
-    along = 0.1 * project_out(run.randn(10_000, dimension), w)
+    # as long in every dimension, so that some are shorter than half the distance
+    along = 0.1 * math.sqrt(10 / dimension) * project_out(run.randn(10_000, dimension), w)
     says = run.states("N-03", r"\|x\|\ge|\delta|=|b|/\|w\| \text{ on the hyperplane}")
     says.at_least((nearest + along).norm(dim=1), abs(float(offset)), 1e-12)
     says.fails("halfway to the origin", (nearest / 2 + along).norm(dim=1))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import linear_sample, logistic_sample, separable_gaussians
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.neurons.regression import (
@@ -31,6 +30,7 @@ from torchtheory.neurons.separability import max_margin, weakly_separating_direc
     title="Least squares and logistic regression, down to where the minimizer ceases to exist",
     errata=["least-squares-transposed"],
     full={"samples": 500, "dimension": 20, "trials": 60, "steps": 200_000, "epochs": 60},
+    least={"samples": 10, "dimension": 2, "trials": 1, "steps": 1_000},
 )
 def regression(
     run: Run,
@@ -55,10 +55,6 @@ def regression(
         steps: of descent where the minimizer is at infinity.
         epochs: of stochastic gradient descent.
     """
-    whole_number(samples, "samples", least=10)
-    whole_number(dimension, "dimension", least=2)
-    whole_number(trials, "trials", least=1)
-    whole_number(steps, "steps", least=1000)
     linear(run, samples, dimension)
     minimum_norm(run, dimension)
     printed_formula(run, dimension)

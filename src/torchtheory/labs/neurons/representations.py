@@ -25,6 +25,7 @@ from torchtheory.neurons.sigmoid_network import SigmoidPerceptron
     covers=["L-042"],
     title="What no line separates, new coordinates do: by hand, and layer by layer in a network",
     full={"samples": 1000, "steps": 400},
+    least={"samples": 30, "steps": 100},
 )
 def separating_coordinates(run: Run, samples: int = 120, steps: int = 150) -> None:
     """Exclusive or and two concentric rings are not linearly separable; with polar coordinates
@@ -105,6 +106,8 @@ def separating_coordinates(run: Run, samples: int = 120, steps: int = 150) -> No
     covers=["L-059"],
     title="One hidden layer of sigmoids: gradients by hand, SGD, and what biases are for",
     full={"samples": 300, "epochs": 200, "units": 20},
+    least={"samples": 3, "units": 2, "epochs": 5, "rate": 0.02},
+    most={"rate": 0.4},
 )
 def sigmoid_perceptron(run: Run, samples: int = 60, units: int = 8, epochs: int = 60, rate: float = 0.2) -> None:
     """The gradients written out in the lectures against automatic ones, then SGD with them.
@@ -132,7 +135,7 @@ def sigmoid_perceptron(run: Run, samples: int = 60, units: int = 8, epochs: int 
         r"w_{ji}}=\frac{(f-y)\,\beta_jx_i}{(1+e^{-w_jx})(1+e^{w_jx})}",
     )
     says.equal([gap(by_beta, auto[0]), gap(by_w, auto[1])], within=1e-14)
-    says.fails("the factor 1/(1+e^{wx}) left out", gap(unfinished, auto[1]))
+    says.fails("the factor 1/(1+$e^{wx}$) left out", gap(unfinished, auto[1]))
     with torch.no_grad():
         quotients = difference_quotients(net, x, y)
     run.states("L-059", r"\text{the same against difference quotients}").equal(

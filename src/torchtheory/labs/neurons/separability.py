@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.synthetic import separable_gaussians, xor
 from torchtheory.labs.engine import COLORS, Run, clopper_pearson, lab
 from torchtheory.nets.biases import homogeneous
@@ -28,6 +27,7 @@ from torchtheory.neurons.separability import (
     covers=["N-05", "N-09"],
     title="Either a hyperplane separates the sample or a convex combination proves that none does",
     full={"samples": 400, "dimension": 20, "trials": 100, "directions": 1_000_000},
+    least={"samples": 20, "dimension": 1, "trials": 1, "directions": 10_000},
 )
 def linear_separability(
     run: Run, samples: int = 60, dimension: int = 5, trials: int = 20, directions: int = 100_000
@@ -47,10 +47,6 @@ def linear_separability(
         trials: random data sets.
         directions: random directions by which the version space is measured.
     """
-    whole_number(samples, "samples", least=20)
-    whole_number(dimension, "dimension", least=1)
-    whole_number(trials, "trials", least=1)
-    whole_number(directions, "directions", least=10_000)
     decided(run, samples, dimension, trials)
     margins(run, samples, dimension, trials)
     version_space(run, directions)

@@ -17,6 +17,7 @@ from torchtheory.neurons.softmax import fix_gauge, softmax_jacobian, two_class_l
     title="Softmax: a distribution, blind to shifts, the sigmoid for two classes",
     errata=["two-class-softmax-denominator"],
     full={"samples": 3000, "classes": 50},
+    least={"samples": 10, "classes": 2},
 )
 def softmax(run: Run, samples: int = 500, classes: int = 7, features: int = 4) -> None:
     """Softmax outputs are probabilities, and adding one vector to all weights changes nothing.

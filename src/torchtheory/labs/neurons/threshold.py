@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.neurons.dichotomies import realizable_dichotomies
 from torchtheory.neurons.threshold_neuron import (
     Gate,
@@ -35,8 +34,10 @@ GATES: dict[Gate, Callable[[Tensor], Tensor]] = {
     covers=["N-02"],
     title="One McCulloch-Pitts neuron computes n·2ⁿ + 2 Boolean functions, and never XOR",
     full={"inputs": 8},
+    least={"inputs": 3},
+    most={"inputs": 10},
 )
-def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
+def threshold_neuron(run: Run, inputs: int = 6, cube: Literal[3, 4] = 4) -> None:
     """A neuron with synapses ±1 fires when enough of its inputs are as it likes them.
 
     All synapse vectors and thresholds are run through all bit patterns, and the distinct truth
@@ -46,9 +47,7 @@ def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
     the cube in all possible ways. XOR is in neither list; the projection on one bit is in the
     second only, because a synapse is never 0.
     """
-    whole_number(inputs, "inputs", least=cube)
-    if cube not in (3, 4):
-        raise InvalidInput(f"cube must be 3 or 4, not {cube}")
+    run.assumes(inputs >= cube, f"the functions of {cube} inputs are compared, and {inputs} are listed")
     sizes = range(1, inputs + 1)
     functions = {n: neuron_functions(n) for n in sizes}
 
@@ -111,7 +110,7 @@ def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
                 len(functions[n]),
                 count_neuron_functions(n),
                 len(separable[n]) if n in separable else "",
-                2 ** (2**n) if n <= 4 else f"2^{2**n}",
+                2 ** (2**n) if n <= 4 else f"$2^{{{2**n}}}$",
             )
             for n in sizes
         ],

@@ -42,6 +42,7 @@ PENALTY = 0.1
     title="A certificate for a descent: promised and measured, side by side",
     errata=["smoothness-from-above-only"],
     full={"samples": 500, "features": 30, "steps": 400, "width": 10},
+    least={"samples": 2, "steps": 40},
 )
 def convergence_certificates(run: Run, samples: int = 60, features: int = 6, steps: int = 100, width: int = 4) -> None:
     """Gradient descent on regressions, on functions without convexity and on a small network.
@@ -410,7 +411,7 @@ def lower_bound_on_gap(run: Run, x: Tensor, y: Tensor, steps: int) -> None:
     says = run.states("L-129", r"f(x)-f^\star\ge\frac{\|\nabla f(x)\|^2}{2L} \text{ at every iterate}")
     says.at_least(torch.cat(gaps), torch.cat(bound), 1e-14, where="ridge and penalized logistic regression")
     says.fails(
-        "|x|^1.5, whose gradient is not Lipschitz at 0, with L = 2",
+        "$|x|^{1.5}$, whose gradient is not Lipschitz at 0, with L = 2",
         root(near),
         promised=gradient_of(root)(near, 0).square().sum(1) / 4,
     )

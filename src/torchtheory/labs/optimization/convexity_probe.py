@@ -31,6 +31,7 @@ from torchtheory.primer.smoothness import parabola_bounds
     title="Convex or not: chords, tangents, curvature, and a counterexample where there is one",
     errata=["descent-direction-right-angle", "descent-direction-negative-step"],
     full={"dim": 20, "pairs": 20_000, "width": 16},
+    least={"dim": 2},
 )
 def convexity_probe(run: Run, dim: int = 5, pairs: int = 400, width: int = 3) -> None:
     """A search for chords below the graph, on functions that are convex and on some that are not.
@@ -192,7 +193,9 @@ def characterizations(run: Run, dim: int, pairs: int) -> None:
         agree += len(set(tests)) == 1
         disagree += len({tests[0], bool(g(at[45]) > g(at[15]))}) == 1
     says = run.states("L-142", r"\text{chord, tangent and curvature give the same verdict: functions on which they do}")
-    says.equal(agree, len(LINES), where="x², x⁴, eˣ, log cosh x (convex on [-1.5, 1.5]); sin x, x⁴ - x², x e^(-x²), x³")
+    says.equal(
+        agree, len(LINES), where="x², x⁴, eˣ, log cosh x (convex on [-1.5, 1.5]); sin x, x⁴ - x², x $e^{-x²}$, x³"
+    )
     says.fails("monotonicity in place of the tangent test", disagree)
 
 

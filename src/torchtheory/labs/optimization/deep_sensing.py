@@ -47,6 +47,8 @@ class BentProduct(FactoredMatrix):
     title="A product of matrices under gradient flow keeps its factors in balance",
     errata=["balanced-without-a-balanced-start", "singular-decomposition-not-unique"],
     full={"size": 8, "draws": 200_000, "until": 6.0, "steps": 4000},
+    least={"size": 2, "depth": 2, "draws": 1_200, "until": 0.01, "steps": 300},
+    most={"until": 100},
 )
 def deep_matrix_sensing(
     run: Run,
@@ -56,10 +58,10 @@ def deep_matrix_sensing(
     until: float = 1.0,
     steps: int = 500,
 ) -> None:
-    """W = W_L ... W_1 is learned from measurements ⟨W, A⟩ labeled by a planted matrix.
+    """$W=W_L⋯W_1$ is learned from measurements ⟨W, A⟩ labeled by a planted matrix.
 
     With independent standard normal entries of A the expected loss is ‖W - W*‖²/(2L), and the
-    gradient of each factor has a closed form. From it the flow conserves W_{k+1}ᵀW_{k+1} - W_kW_kᵀ,
+    gradient of each factor has a closed form. From it the flow conserves $W_{k+1}^⊤W_{k+1}-W_kW_k^⊤$,
     whatever the measurements and wherever it starts; gradient descent changes it by a sum that is
     known exactly. Factors that start in balance stay so: they share their singular values, and
     each one's left singular vectors are the next one's right. Look at the upper right panel, where

@@ -46,11 +46,12 @@ LEFT = 0.4  # a factor of this size has left the saddle; the minimum is at 1
     covers=["B-37", "B-44"],
     title="Strict saddles hold descent for a logarithm, degenerate ones for a power of 1/distance",
     full={"starts": 400, "steps": 4000, "scales": 20},
+    least={"steps": 300, "scales": 10},
 )
 def degenerate_saddles(run: Run, starts: int = 100, steps: int = 600, scales: int = 14) -> None:
-    """At the origin of σyy - 2σyx w₁⋯w_L + σxx (w₁⋯w_L)² the first derivative that is not 0 has
+    """At the origin of $σ_{yy}-2σ_{yx}w_1⋯w_L+σ_{xx}(w_1⋯w_L)^2$ the first derivative that is not 0 has
     order L. Gradient descent from distance ε leaves it after a time of order log(1/ε) for L = 2
-    and ε^-(L-2) for L > 2. In networks of two layers every random start reaches the optimum; on
+    and $ε^{-(L-2)}$ for L > 2. In networks of two layers every random start reaches the optimum; on
     the way the loss pauses at the levels of saddles. Look at the escape times, and at the steps of
     the loss of a deeper network.
 
@@ -196,7 +197,7 @@ def escapes(run: Run, scales: int) -> dict[int, tuple[Tensor, Tensor]]:
         "escape-times",
         ["layers", "distance ε", "time measured", "time predicted"],
         [(d, float(s), float(t), float(p)) for d in found for s, t, p in zip(*found[d], predicted[d], strict=True)],
-        caption="Rate times steps until the factors exceed 0.4, on (1 - w₁⋯w_L)²",
+        caption="Rate times steps until the factors exceed 0.4, on $(1-w_1⋯w_L)^2$",
     )
     return found
 

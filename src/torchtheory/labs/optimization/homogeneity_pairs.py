@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.homogeneity import measure_homogeneity
 from torchtheory.optimization.parallel_networks.nondegenerate_pairs import (
@@ -32,6 +32,8 @@ from torchtheory.optimization.parallel_networks.subnetworks import (
     covers=["B-45", "B-47"],
     title="Weight decay matches two layers: degrees of networks and of their regularizers",
     full={"depths": (1, 2, 3, 4, 5, 6, 8), "copies": (1, 2, 4, 8, 16, 32, 64, 128)},
+    least={"depths": 1, "copies": 1},
+    items={"copies": 2, "depths": 3},
 )
 def homogeneity_pairs(
     run: Run, depths: tuple[int, ...] = (1, 2, 3, 4), copies: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -49,8 +51,6 @@ def homogeneity_pairs(
         depths: of the networks whose degree is measured.
         copies: numbers of copies of a unit, two or more of them.
     """
-    if min(depths) < 1 or len(copies) < 2 or min(copies) < 1:
-        raise InvalidInput("depths are from 1 on, and at least two numbers of copies are needed")
     depths = tuple(sorted(depths))
     degrees = {"network": degrees_of_networks(run, depths)}
     refused(run)

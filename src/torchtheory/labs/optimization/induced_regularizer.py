@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
 from torch import Tensor, nn
 
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.parallel_networks.induced_regularizer import (
     InducedPenalty,
@@ -35,6 +35,8 @@ from torchtheory.optimization.parallel_networks.subnetworks import (
     covers=["B-46", "B-48"],
     title="Weight decay on a wide ReLU layer is a norm of its outputs",
     full={"samples": 8, "trials": 30, "grids": (8, 16, 32, 64, 128, 256, 512, 1024)},
+    least={"samples": 3, "trials": 2, "grids": 5},
+    items={"grids": 2},
 )
 def induced_regularizer(
     run: Run, samples: int = 5, trials: int = 4, grids: tuple[int, ...] = (8, 16, 32, 64, 128)
@@ -53,8 +55,6 @@ def induced_regularizer(
         trials: random data sets.
         grids: numbers of directions by which the norm is approached.
     """
-    if samples < 3 or trials < 2 or len(grids) < 2 or min(grids) < 5:
-        raise InvalidInput("take 3 samples, 2 trials and 2 grids of 5 directions or more")
     sums_of_networks(run)
     x = run.randn(samples, 2)
     known = penalties(run, x, trials)

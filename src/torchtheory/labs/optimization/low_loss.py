@@ -38,6 +38,8 @@ from torchtheory.optimization.landscape.trained_paths import bend_path
     title="Two global minima of a wide network are joined by a path that stays low",
     errata=["maximum-on-the-boundary", "merging-path-stands-still"],
     full={"widths": tuple(2**k for k in range(6, 15)), "repeats": 6},
+    least={"widths": 8, "repeats": 2, "samples": 15, "count": 2},
+    items={"widths": 4},
 )
 def low_loss_paths(
     run: Run,
@@ -264,7 +266,7 @@ def paths(
         r"\,\epsilon)^2\sim n^{-1}: \text{ exponent}",
     )
     says.at_most(
-        made.high, -1, where=f"upper end of the 99% interval around {made.estimate:.2f}; ε falls like n^(-1/2)"
+        made.high, -1, where=f"upper end of the 99% interval around {made.estimate:.2f}; ε falls like $n^{{-1/2}}$"
     )
     says.fails("the straight path", direct.high)
     neighbors(run, widths, repeats)

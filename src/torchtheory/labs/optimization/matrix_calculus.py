@@ -64,7 +64,7 @@ def matrix_calculus(run: Run, trials: int = 8) -> None:
     run.table(
         "derivatives",
         ["row", "function", "by", "gradient", "largest error"],
-        [(r.name, r.expression, r.by, r.gradient, errors[r.name]) for r in table.values()],
+        [(r.name, f"${r.expression}$", f"${r.by}$", f"${r.gradient}$", errors[r.name]) for r in table.values()],
         caption="Gradients of numbers by vectors and matrices",
     )
 

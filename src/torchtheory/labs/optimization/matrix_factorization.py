@@ -23,11 +23,12 @@ from torchtheory.primer.objectives import factorization_gradients, factorize
     covers=["L-060"],
     title="Two factors of inner width p leave exactly half the squared tail of the spectrum",
     full={"rows": 12, "columns": 10, "rank": 4, "sweeps": 500, "steps": 5000},
+    least={"rows": 8, "columns": 3, "sweeps": 12, "steps": 200},
 )
 def matrix_factorization_optimum(
     run: Run, rows: int = 8, columns: int = 6, rank: int = 2, sweeps: int = 100, steps: int = 600
 ) -> None:
-    """The least of ½‖UV - R‖² over factors of inner width p is ½ Σ_{i>p} σ_i(R)².
+    r"""The least of ½‖UV - R‖² over factors of inner width p is $\tfrac12\sum_{i>p}σ_i(R)^2$.
 
     It is reached by alternating least squares, by the linear autoencoder that reconstructs the
     rows of R, and by the two-layer linear network with input I and target R; the last one also by

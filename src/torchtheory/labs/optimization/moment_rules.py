@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.labs.optimization.example_losses import error_bars
 from torchtheory.optimization.linear_networks.matrix_moments import (
@@ -32,6 +31,8 @@ SURE = 0.9999
     title="What a random matrix does to second and fourth moments",
     errata=["uncorrelated-is-not-independent", "fourth-moment-brace"],
     full={"draws": 100_000, "depth": 8},
+    least={"draws": 5_000, "depth": 2},
+    most={"depth": 8},
 )
 def moment_rules(run: Run, draws: int = 30_000, depth: int = 5) -> None:
     """A random matrix with independent entries of variance σ² multiplies squared lengths by dσ² on
@@ -48,8 +49,6 @@ def moment_rules(run: Run, draws: int = 30_000, depth: int = 5) -> None:
         draws: random matrices that moments are averaged over, 5000 at least.
         depth: layers that a signal goes through, 2 to 8.
     """
-    whole_number(draws, "draws", least=5000)
-    whole_number(depth, "depth", least=2, most=8)
     jacobian(run)
     norm_of_a_sum(run)
     second_moments(run, draws)

@@ -22,13 +22,14 @@ NEAR = ((1.0, -0.03, 0.23, 0.16, -0.66), (-0.71, 0.28, 0.0, 0.0, 1.07), (-0.75, 
     covers=["A-52", "A-117", "A-118"],
     title="Minima that are not global, for students as narrow as their teacher; none of them survives one more unit",
     full={"teachers": 12},
+    least={"teachers": 8},
 )
 def narrow_students(run: Run, teachers: int = 8) -> None:
     """A sum of ReLU units learns a sum of orthonormal ReLU units on Gaussian inputs; the loss is exact.
 
     Descent inside a family of symmetric students comes to points where the gradient of the whole network
     vanishes, its Hessian is positive, and the loss is not 0. Splitting a unit in two changes nothing in
-    the function and makes each of them a saddle. Then units z^k: they span a space of a known dimension,
+    the function and makes each of them a saddle. Then units $z^k$: they span a space of a known dimension,
     and from that width on the outer weights alone, in which the loss is convex, lead down to 0 from every
     start. Look at the least eigenvalues before and after the split.
 

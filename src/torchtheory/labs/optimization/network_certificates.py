@@ -49,6 +49,8 @@ from torchtheory.optimization.parallel_networks.subnetworks import (
     covers=["B-49", "B-50", "B-51"],
     title="A ReLU network is globally optimal when no further unit is worth its weight decay",
     full={"samples": 9, "starts": 12, "steps": 6000},
+    least={"samples": 3, "strength": 0.01},
+    most={"strength": 1},
 )
 def network_optimality_certificates(
     run: Run, samples: int = 6, strength: float = 0.3, starts: int = 4, steps: int = 600
@@ -69,8 +71,6 @@ def network_optimality_certificates(
         starts: trainings.
         steps: of each.
     """
-    if samples < 3 or strength <= 0:
-        raise InvalidInput("take at least 3 samples and a positive strength")
     x, y = run.randn(samples, 2), run.randn(samples, 1)
     best = planted(run, x, y, strength)
     matrix_case(run)
@@ -445,7 +445,7 @@ def wide_path(run: Run, x: Tensor, y: Tensor, strength: float, best: GrownNetwor
     linear = [replace(start, weights=(1 + t * slide.beta)[:, None] * start.weights)(x) for t in times]
     says = run.states("B-51", r"\Phi_r(W(t))=\Phi_r(W(0)),\quad W_i(t)=(1+t\beta_i)^{1/p}W_i")
     says.equal((outputs - outputs[0]).abs().amax((1, 2)), within=1e-10)
-    says.fails("without the root: W_i(t) = (1 + tβ_i) W_i", (torch.stack(linear) - outputs[0]).abs().amax((1, 2)))
+    says.fails("without the root: $W_i$(t) = (1 + tβ_i) $W_i$", (torch.stack(linear) - outputs[0]).abs().amax((1, 2)))
     back = -slide.beta / max(float(slide.beta.max()), 1.0)
     wrong = torch.stack([start.scaled(1 + t * back).penalties().sum() for t in times])
     says = run.states("B-51", r"\Theta_r \text{ does not rise on the slide}")

@@ -42,6 +42,7 @@ ROUNDING = 1e-6
         "geometric-convergence-index",
     ],
     full={"starts": 200, "steps": 400, "width": 60, "samples": 500, "features": 20},
+    least={"steps": 10, "width": 2, "samples": 6, "features": 5},
 )
 def polyak_lojasiewicz(
     run: Run,
@@ -84,7 +85,7 @@ def polyak_lojasiewicz(
     run.figure(
         "geometric-convergence",
         lambda axes: plot_geometric(axes, curves),
-        caption="Gaps of all runs (thin) and the bound (1-μ/L)^T times the largest initial gap, "
+        caption="Gaps of all runs (thin) and the bound $(1-μ/L)^T$ times the largest initial gap, "
         "on a least squares problem of deficient rank and on x² + 3 sin² x.",
         grid=(1, 2),
     )
@@ -189,7 +190,7 @@ def constants(run: Run, squares: Squares, starts: int) -> None:
         where="the two functions, and a quadratic of one curvature, where both are equal",
     )
     says.fails(
-        "|x|^1.5, which is not smooth at 0, with the curvature at 1 for L",
+        "$|x|^{1.5}$, which is not smooth at 0, with the curvature at 1 for L",
         ratio(lambda x: x.abs().pow(1.5).sum(-1), near),
         promised=0.75,
     )

@@ -33,6 +33,8 @@ POPULATION = 2000
     title="One example moves SGD by at most 2LΣη/n, and that bounds the generalization gap",
     errata=["stability-bound-equality", "stability-bound-in-parameters"],
     full={"samples": 100, "dimension": 10, "trials": 2000, "steps": 500},
+    least={"samples": 2, "dimension": 3, "trials": 300, "steps": 15, "rate": 0.8},
+    most={"rate": 8},
 )
 def stability(
     run: Run,
@@ -173,9 +175,9 @@ def gap_and_stability(run: Run, law: Law, coupled: Coupled, pair: list[Tensor]) 
         gap - change[:, 0],
         0,
         against=(size, -size, size / 2, -size / 2),
-        where="z_i is the example taken out of S to make Sⁱ",
+        where="$z_i$ is the example taken out of S to make Sⁱ",
     )
-    says.fails("an example in neither sample instead of z_i", gap - unseen[:, 0])
+    says.fails("an example in neither sample instead of $z_i$", gap - unseen[:, 0])
     measured = mean_interval(gap)
     lipschitz, _ = logistic_constants(law.x)
     stable = mean_interval(lipschitz * (theta - other).norm(dim=1))

@@ -44,6 +44,7 @@ SURE = 0.9999
     title="The rate of stochastic descent with a constant step",
     errata=["stochastic-telescoping-end"],
     full={"trials": 1000, "longest": 2560},
+    least={"trials": 8, "longest": 200},
 )
 def stochastic_rates(run: Run, trials: int = 120, longest: int = 320) -> None:
     """The distance to a solution changes by a progress term and a noise term: checked by going
@@ -412,7 +413,7 @@ def complexity(run: Run) -> None:
     says.fails("iterations counted in place of gradients", wrong(0))
     run.table(
         "gradients-needed",
-        ["ε", "stochastic", "full gradient, iterations", *[f"n = 10^{k}" for k in (2, 4, 6)]],
+        ["ε", "stochastic", "full gradient, iterations", *[f"n = $10^{k}$" for k in (2, 4, 6)]],
         [(e, plans[e].steps, full[e], *[full[e] * 10**k for k in (2, 4, 6)]) for e in tolerances],
         caption="Gradients of single examples until the mean squared gradient is promised to be "
         "below ε (Δ = 1, L = 2, σ = 3): stochastic, and full gradients for n examples.",

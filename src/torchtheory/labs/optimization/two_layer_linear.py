@@ -59,14 +59,15 @@ from torchtheory.optimization.linear_networks.two_layer_critical_points import (
         "two-layer-hessian-half",
     ],
     full={"samples": 400, "inputs": 7, "width": 3, "starts": 20, "steps": 2000},
+    least={"samples": 6, "inputs": 5},
 )
 def two_layer_linear_landscape(
     run: Run, samples: int = 60, inputs: int = 5, width: int = 2, starts: int = 8, steps: int = 300
 ) -> None:
-    """The risk of x ↦ UVᵀx depends on second moments only. Its critical points are one class for
-    every choice J of eigenvectors of Σ = Σyx Σxx⁻¹ Σxy, with the value tr Σyy - Σ_{j∈J} λ_j; all
-    but the leading choice are saddles with negative curvature, also with singular Σxx and with
-    repeated eigenvalues.
+    r"""The risk of x ↦ UVᵀx depends on second moments only. Its critical points are one class for
+    every choice J of eigenvectors of Σ = Σyx Σxx⁻¹ Σxy, with the value
+    $\mathrm{tr}\,Σ_{yy}-\sum_{j\in J}λ_j$; all but the leading choice are saddles with negative
+    curvature, also with singular Σxx and with repeated eigenvalues.
 
     The points are written down and their gradients, values and Hessians measured; others are
     searched for by solving ∇R = 0 from random starts, and each must lie on one of the levels. Look

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.labs.engine import COLORS, InvalidInput, Run, lab
+from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.neurons.autoencoder import low_rank
 from torchtheory.optimization.descent.iterates import Descent, gradient_descent
 from torchtheory.optimization.parallel_networks.factorization_certificates import (
@@ -31,6 +31,8 @@ from torchtheory.optimization.parallel_networks.nuclear_norm import (
     title="Weight decay on two factors is the nuclear norm, and one singular value certifies it",
     errata=["global-factorization-zero-column"],
     full={"rows": 20, "columns": 16, "starts": 20, "steps": 6000},
+    least={"columns": 3, "rows": 3, "strength": 0.05, "steps": 700},
+    most={"strength": 2},
 )
 def weight_decay_factorization(
     run: Run, rows: int = 8, columns: int = 6, strength: float = 0.6, starts: int = 4,
@@ -59,8 +61,8 @@ def weight_decay_factorization(
     sigma = 4 * 0.6 ** torch.arange(columns).double()
     Y = left * sigma @ right.T
     variational_form(run, Y)
-    if not 2 <= int((sigma > strength).sum()) < columns:
-        raise InvalidInput(f"λ = {strength:g} must keep at least two singular values and not all {columns} of them")
+    kept = int((sigma > strength).sum())
+    run.assumes(2 <= kept < columns, f"λ = {strength:g} keeps {kept} of {columns} singular values: too few, or all")
     needed = thresholding(run, Y, sigma, strength)
     descents = wide_and_narrow(run, Y, sigma, strength, starts, steps, needed)
     bounds = certificates(run, Y, sigma, strength, descents)

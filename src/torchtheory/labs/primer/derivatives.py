@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
 from torchtheory.neurons.regression import least_squares
 from torchtheory.primer.differences import (
@@ -48,6 +47,7 @@ SCHEMES: tuple[Scheme, ...] = ("forward", "central")
     covers=["L-007", "L-008", "L-014", "L-015", "L-033", "L-034", "L-035", "L-039"],
     title="Difference quotients converge as promised and agree with every gradient formula",
     full={"size": 40, "sweeps": 1000},
+    least={"size": 4, "sweeps": 100},
 )
 def primer_derivatives(run: Run, size: int = 8, sweeps: int = 300) -> None:
     """Derivatives by limits are the judge of all formulas for gradients.
@@ -62,8 +62,6 @@ def primer_derivatives(run: Run, size: int = 8, sweeps: int = 300) -> None:
         size: dimension of the vectors.
         sweeps: of alternating least squares in the part on factorization.
     """
-    whole_number(size, "size", least=4)
-    whole_number(sweeps, "sweeps", least=100)
     limits(run)
     chains(run, size)
     least_squares_gradients(run, size)
@@ -161,7 +159,7 @@ def chains(run: Run, size: int) -> None:
     wrong_place = torch.func.jacrev(outer)(x[:4]) @ exact.inner
     says = run.states("L-008", r"J_{f\circ g}(x)=J_f(g(x))\,J_g(x) \text{ by automatic differentiation}")
     says.equal(exact.residual, within=1e-12)
-    says.fails("J_f is taken at x instead of g(x)", (wrong_place - exact.composed).abs().max())
+    says.fails("$J_f$ is taken at x instead of g(x)", (wrong_place - exact.composed).abs().max())
     says = run.states("L-008", r"J_{f\circ g}(x)=J_f(g(x))\,J_g(x) \text{ by difference quotients alone}")
     says.equal(numerical.residual, within=1e-7)
     says.fails("f is not applied", (exact.inner[:4] - exact.composed[:4]).abs().max())

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.primer.function_spaces import (
     fourier_transform,
@@ -27,6 +26,7 @@ from torchtheory.primer.rationals import rational_between
     covers=["A-02", "L-031"],
     title="The Fourier transform without factors, Sobolev norms of any order, dense rationals",
     full={"pairs": 20_000, "panels": 128},
+    least={"panels": 16},
 )
 def primer_function_spaces(run: Run, pairs: int = 2000, panels: int = 48) -> None:
     """Conventions that later results rest on, checked against closed forms.
@@ -42,7 +42,6 @@ def primer_function_spaces(run: Run, pairs: int = 2000, panels: int = 48) -> Non
         pairs: of numbers between which a rational one is found.
         panels: of the quadrature of the Slobodeckij norm.
     """
-    whole_number(panels, "panels", least=16)
     matrices_of_a_rank(run)
     transforms(run)
     sobolev(run, panels)
@@ -189,7 +188,7 @@ def sobolev(run: Run, panels: int) -> None:
             (s, *[sobolev_norm(bell, s, p, -2.0, 2.0, panels=panels) for p in exponents])
             for s in (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
         ],
-        caption="Norms of exp(-πx²) in W^{s,p}(−2, 2)",
+        caption="Norms of exp(-πx²) in $W^{s,p}$(−2, 2)",
     )
 
 

@@ -9,7 +9,6 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.primer.gaussians import Gaussian, moments_by_quadrature
 
@@ -20,6 +19,7 @@ from torchtheory.primer.gaussians import Gaussian, moments_by_quadrature
     covers=["L-040", "L-041"],
     title="An affine map of a Gaussian is Gaussian, with mean Aμ + b and covariance AΣAᵀ",
     full={"samples": 1_000_000, "points": 801},
+    least={"samples": 10_000, "points": 41},
 )
 def primer_gaussians(run: Run, samples: int = 20_000, points: int = 201) -> None:
     """The mean and the covariance of the density are its two parameters; affine maps act on them.
@@ -34,8 +34,6 @@ def primer_gaussians(run: Run, samples: int = 20_000, points: int = 201) -> None
         samples: of each Gaussian.
         points: of the grid that moments are integrated on.
     """
-    whole_number(samples, "samples", least=10_000)
-    whole_number(points, "points", least=41)
     moments(run, points)
     law = random_law(run, 3)
     maps = {
@@ -78,7 +76,7 @@ def moments(run: Run, points: int) -> None:
         torch.cat([torch.ones(len(laws)).double(), *wanted_means]),
         1e-9,
     )
-    says.fails("(2π)^{-k/2} is left out, for a law on the line", masses[0] * math.sqrt(2 * math.pi), promised=1.0)
+    says.fails("$(2π)^{-k/2}$ is left out, for a law on the line", masses[0] * math.sqrt(2 * math.pi), promised=1.0)
     says = run.states("L-040", r"\operatorname{Cov}X=\int(x-\mu)(x-\mu)^\top f(x)\,dx=\Sigma")
     says.equal(torch.cat(covariances), torch.cat(wanted), 1e-9)
     says.fails(

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.primer.spans import span
 
@@ -22,6 +21,7 @@ DEPENDENT = torch.tensor([[1.0, 2.0], [2.0, 4.0]], dtype=torch.float64)
     errata=["span-second-column-label"],
     title="A span is what linear combinations reach; products associate and do not commute",
     full={"trials": 2000, "size": 60},
+    least={"size": 4},
 )
 def primer_linear_algebra(run: Run, trials: int = 200, size: int = 12) -> None:
     """Linear combinations of columns, and the algebra of matrix products.
@@ -36,7 +36,6 @@ def primer_linear_algebra(run: Run, trials: int = 200, size: int = 12) -> None:
         trials: random cases.
         size: dimension of the vectors.
     """
-    whole_number(size, "size", least=4)
     V, W = INDEPENDENT, DEPENDENT
     c, e = torch.tensor([0.5, 1.0]).double(), torch.tensor([1.0, 0.5]).double()
     says = run.states("L-001", r"Vc = \sum_i c_i v_i = (0.5, 4) \text{ and } (2, 4) \text{ in the two examples}")

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from scipy import integrate, stats
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.primer.differences import derivative_by_limit
 from torchtheory.primer.finite_probability import (
@@ -41,6 +40,7 @@ DENSITIES: dict[str, Any] = {
     errata=["power-set-of-outcomes"],
     title="Probability spaces, random variables, densities, and the tail-integral formula",
     full={"largest": 7, "families": 2000, "samples": 200_000},
+    least={"families": 20, "samples": 50},
 )
 def primer_probability(run: Run, largest: int = 4, families: int = 100, samples: int = 2000) -> None:
     """Probability on finite sets exactly, and the relations between a density and its integral.
@@ -56,8 +56,6 @@ def primer_probability(run: Run, largest: int = 4, families: int = 100, samples:
         families: random families of sets.
         samples: for the expectations.
     """
-    whole_number(families, "families", least=20)
-    whole_number(samples, "samples", least=50)
     algebras(run, largest, families)
     measures(run)
     random_variables(run)

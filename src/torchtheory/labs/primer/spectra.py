@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.primer.singular_values import decomposition, picture, rank_one
 from torchtheory.primer.spectra import (
@@ -32,6 +31,7 @@ from torchtheory.primer.spectra import (
     ],
     title="Eigenvalues, traces, the Loewner order, and every statement about the SVD",
     full={"trials": 200, "size": 10},
+    least={"size": 3},
 )
 def primer_spectra(run: Run, trials: int = 20, size: int = 6) -> None:
     """What eigenvalues and singular values say about a matrix, and what they do not.
@@ -46,7 +46,6 @@ def primer_spectra(run: Run, trials: int = 20, size: int = 6) -> None:
         trials: random matrices.
         size: of a matrix.
     """
-    whole_number(size, "size", least=3)
     characteristic(run, trials, size)
     traces(run, trials, size)
     order(run, trials, size)

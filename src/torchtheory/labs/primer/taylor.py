@@ -122,7 +122,7 @@ def taylor(run: Run) -> None:
     for k, rate in enumerate(rates, start=1):
         says = run.states("L-009", rf"f^{{({k + 1})}} \text{{ bounded: }} h_{k}(x)=O(|x-a|) \text{{ (exponent, exp)}}")
         says.slope(rate, 1.0, 0.05, against=[0.0, 0.5, 2.0])
-        says.fails("|x|^{5/2} at 0, k = 2: the third derivative is unbounded", half)
+        says.fails("$|x|^{5/2}$ at 0, k = 2: the third derivative is unbounded", half)
     one = torch.tensor(1.0, dtype=torch.float64)
     square = taylor_polynomial(torch.square, 0.0, 2)
     printed = square.coefficients[0] + square.coefficients[1] + 2 * square.coefficients[2]

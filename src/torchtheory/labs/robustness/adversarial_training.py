@@ -26,6 +26,8 @@ from torchtheory.training.loop.trainer import fit
     covers=["M-159", "M-160"],
     title="The gradient at the worst perturbation is the gradient of the worst loss",
     full={"epochs": 40, "samples": 900, "steps": 10},
+    least={"epochs": 6, "samples": 250, "radius": 0.096},
+    most={"radius": 0.24},
 )
 def adversarial_training(
     run: Run, epochs: int = 15, samples: int = 500, steps: int = 4, radius: float = 0.12, cases: int = 20

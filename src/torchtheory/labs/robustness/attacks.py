@@ -30,6 +30,7 @@ SMALLEST_STEP = 1 / 16
     covers=["M-142", "M-144", "M-145", "M-147"],
     title="A change of every pixel by the smallest step of its encoding changes what the network reads",
     full={"epochs": 60, "attacked": 500, "steps": 40},
+    least={"attacked": 100, "steps": 6},
 )
 def adversarial_digits(run: Run, epochs: int = 15, attacked: int = 150, steps: int = 12) -> None:
     """A network is trained on digits, then its test digits are moved along the sign of the gradient.

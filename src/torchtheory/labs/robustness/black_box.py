@@ -27,6 +27,8 @@ from torchtheory.robustness.finite_differences import (
     covers=["M-146"],
     title="Queries alone give the gradient, at 2d of them each, and an attack as good as the exact one",
     full={"epochs": 60, "attacked": 300, "steps": 20},
+    least={"epochs": 6, "radius": 0.03},
+    most={"radius": 0.18},
 )
 def black_box(run: Run, epochs: int = 12, attacked: int = 60, steps: int = 6, radius: float = 0.06) -> None:
     """Finite differences estimate the gradient of the loss at a network that only answers.

@@ -28,15 +28,47 @@ WORDS: dict[Method, str] = {
     covers=["M-143", "M-148"],
     title="How far a network's output can move in a ball: certified, exact, attacked",
     full={"samples": 40, "units": 24},
+    least={"dimension": 2},
 )
 def bound_propagation(run: Run, dimension: int = 10, units: int = 12, samples: int = 8) -> None:
-    """A two-layer network on the sphere of radius √d, bounded in balls about its inputs.
+    r"""A two-layer network on the sphere of radius √d, bounded in balls about its inputs.
 
     Linear bounds are exact for an affine network and lie below every attack for a bent one. The
     distance to a change of sign is enclosed by a certificate and an attack, with the exact
     distance in between; no sign needs a longer way than 2√d if both occur on the sphere. Look at
     how bounds widen from layer to layer: intervals forget that units share their inputs, and
     linear bounds do not.
+
+    Theorem:
+        Let $f$ be a ReLU network and let its input move by $\delta$.
+        *In a ball*: $\|\delta\|_p\le r$.
+        *Bounds before each unit*: numbers are known between which its input stays in the ball.
+        Then two affine functions that lie below and above the network in the ball are found in one pass backwards, and
+        their extremes over the ball bound the change of $f$. For an affine network the bound is met: $r\|w\|_q$.
+
+    Symbols:
+        $f$: the network, with one output; its sign is the class.
+        $x$: an input, in $d$ dimensions, on the sphere of radius $\sqrt d$.
+        $\delta$: the perturbation of the input.
+        $r$: the radius of the ball of perturbations.
+        $p$, $q$: exponents of dual norms, $1/p+1/q=1$; the ball is one of the first.
+        $w$: the slopes of an affine network.
+
+    Idea:
+        A ReLU whose input stays on one side of 0 is affine. Another one lies between two lines: above 0,
+        or above a line through 0, and below the chord. From the output backwards, each unit is replaced by the line
+        that makes the bound worse, by the sign of its weight. What is left is affine in the input, and
+        an affine function rises in a ball by $r$ times the dual norm of its slopes (Hölder's inequality).
+
+    Try:
+        units=24: certified, exact and found keep their order in every row; look where they are far apart.
+        dimension=20: inputs are longer, like $\sqrt d$; the distances to a change of sign are not.
+
+    Exercise:
+        The classifier $3x_1-4x_2+1$ says 'positive' at the origin. Find a perturbation `delta` that is no larger
+        than 1/7 in any coordinate and takes it to the boundary. Why does no smaller one do?
+        check: bool(delta.abs().max() <= 1 / 7 + 1e-6) and abs(float(3 * delta[0] - 4 * delta[1] + 1)) < 1e-6
+        answer: delta = torch.tensor([-1 / 7, 1 / 7])
 
     Args:
         dimension: of the inputs.

@@ -48,6 +48,8 @@ BOUNDED = ("linear", "relu", "tanh", "softplus", "logistic", "elu", "softsign", 
     title="Bernstein's inequality and chi-square tails, exactly, and gradients of random networks",
     errata=["chi-square-without-linear-term"],
     full={"networks": 4000, "trials": 100_000},
+    least={"networks": 25, "trials": 300, "gamma": 0.0005},
+    most={"gamma": 0.25},
 )
 def concentration_at_initialization(run: Run, networks: int = 150, trials: int = 20_000, gamma: float = 0.05) -> None:
     """Bounds of sums held against their exact tails, then used on random networks.
@@ -94,7 +96,7 @@ def bernstein(run: Run, trials: int) -> None:
         where="E - 1, k = 20, γ = 0.1",
     )
     says.fails(
-        "all X_j are the same variable, not independent",
+        "all $X_j$ are the same variable, not independent",
         clopper_pearson(
             int((20 * (-torch.log1p(-run.rand(trials)) - 1) <= moment_bernstein_radius(20, 1.0, 1.0, 0.1)).sum()),
             trials,
@@ -107,7 +109,7 @@ def bernstein(run: Run, trials: int) -> None:
     says = run.states("M-152", r"\mathbb E|E-1|^q\le\tfrac{q!}2\quad(\sigma=c=1)")
     says.at_most(exponential.exp() / moment_limits(orders, 1.0, 1.0).exp(), 1.0, 1e-9, where="over the limit, q ≤ 24")
     lognormal = (lognormal_log_moments(orders) - moment_limits(orders, 1.0, 1.0)).exp()
-    says.fails("X = (e^N - √e)/√(e² - e), lognormal", lognormal[4:])
+    says.fails("X = ($e^N$ - √e)/√(e² - e), lognormal", lognormal[4:])
     found = moment_constants(exponential)
     says = run.states("M-152", r"\text{least constants for }E-1:\ \sigma^2=1,\ c\to1")
     says.equal([found.variance, found.scale], [1.0, 1.0], 0.02)
@@ -274,7 +276,7 @@ def growth(run: Run) -> None:
         for pair in (([6, -2, 0, 0, 5], [1, 0, 0, 0, 0]), ([3, 4], [1, 0]), ([1, 0, 0], [1, 0, 0, 0]))
     ]
     says.equal([g.largest for g in exact], [6.0, 3.0, 0.0], 1e-12, where="exactly, for polynomials")
-    says.equal([g.largest for g in (quartic, linear, square)], [6.0, 3.0, 0.0], 1e-9, where="at n = 2^128")
+    says.equal([g.largest for g in (quartic, linear, square)], [6.0, 3.0, 0.0], 1e-9, where="at n = $2^{128}$")
     says = run.states("M-154", r"\log^3n=o(n^{1/4}),\ n\log n\ne O(n),\ (2+(-1)^n)n=\Theta(n),\ \log\log n\ne O(1)")
     pairs: list[tuple[Callable[[int], float], Callable[[int], float]]] = [
         (lambda n: math.log(n) ** 3, lambda n: math.exp(math.log(n) / 4)),
@@ -345,7 +347,7 @@ def gradient(run: Run, networks: int, trials: int, gamma: float) -> None:
     says.at_least(lowest, printed, where=f"the γ quantile of the ratio, tanh, k = {width}, d = {d}")
     says = run.states("M-156", r"\text{the same with }\sqrt{(d-1-2\sqrt{(d-1)\log(1/\gamma)})/d}")
     says.at_least(lowest, sharper, where="the lower tail alone")
-    says.fails("the w_j lie in a space of 8 dimensions, N(0, P/8)", quantile_interval(narrow, gamma, 0.999))
+    says.fails("the $w_j$ lie in a space of 8 dimensions, N(0, P/8)", quantile_interval(narrow, gamma, 0.999))
 
     says = run.states("M-156", r"k,d\to\infty:\ \|\nabla f\|\to\sqrt{\mathbb E\sigma'^2}=0.7071\text{ for ReLU}")
     wide = random_steps(150, 300, 300, "relu", generator=run.generator).gradient_norms

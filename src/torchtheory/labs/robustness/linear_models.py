@@ -29,6 +29,7 @@ SIGNS: dict[Norm, str] = {"inf": "∞", "2": "2", "1": "1"}
     covers=["M-143", "M-158", "M-159"],
     title="The worst perturbation of a linear model, and the risk under it, exactly",
     full={"samples": 400, "trials": 20_000, "fresh": 100_000},
+    least={"dimensions": 3, "samples": 2, "trials": 800, "fresh": 2_500},
 )
 def linear_adversary(
     run: Run, dimensions: int = 30, samples: int = 100, trials: int = 4000, fresh: int = 20_000

@@ -33,12 +33,13 @@ ACTIVATIONS = ("relu", "tanh", "softplus")
     title="One gradient step of constant length flips the sign of a random network",
     errata=["flip-along-plus-gradient"],
     full={"networks": 10_000, "trials": 300, "size": 2000},
+    least={"networks": 2_000, "trials": 12, "size": 12},
 )
 def random_network_flips(run: Run, networks: int = 8000, trials: int = 40, size: int = 300) -> None:
     """At initialization the output and its gradient are of order 1, however many the dimensions.
 
     So a step of constant length undoes the output, while inputs have the length √d: the relative
-    perturbation falls like d^(-1/2), and its size is predicted by two Gaussian integrals of the
+    perturbation falls like $d^{-1/2}$, and its size is predicted by two Gaussian integrals of the
     activation. The step has to go against the sign of the output; along the gradient, as printed,
     a positive output only grows.
 
@@ -73,7 +74,7 @@ def random_network_flips(run: Run, networks: int = 8000, trials: int = 40, size:
     for d in spread:
         exact = mean_squared_gradient("relu", d)
         says.mean(squares[d], exact, against=(0.25, 1.0), confidence=0.9999, where=f"ReLU, d = {d}: 1/2 for every d")
-    says.fails("all w_j are the same vector, not independent, and a_j = 1/√k", copies(run, 10 * trials, 50, 300))
+    says.fails("all $w_j$ are the same vector, not independent, and $a_j$ = 1/√k", copies(run, 10 * trials, 50, 300))
     exact = mean_squared_gradient("tanh", 3)
     wrong = mean_squared_gradient("tanh", 10_000)
     says.mean(gradients(run, networks, 20, 3, "tanh").square(), exact, against=(wrong, 1.0), where="tanh, d = 3")

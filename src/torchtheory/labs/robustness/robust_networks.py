@@ -31,6 +31,7 @@ from torchtheory.training.loop.trainer import fit
     covers=["M-148", "M-149", "M-150"],
     title="A network that keeps its signs up to (1-c)√d/2, and one that gradient descent finds",
     full={"dimension": 1000, "samples": 200, "width": 400, "epochs": 1500},
+    least={"dimension": 10, "samples": 2, "width": 30, "epochs": 8},
 )
 def robust_network(run: Run, dimension: int = 200, samples: int = 64, width: int = 80, epochs: int = 250) -> None:
     """Robust networks exist: one is written down and nothing flips it within its radius.
@@ -56,7 +57,7 @@ def robust_network(run: Run, dimension: int = 200, samples: int = 64, width: int
 
     says = run.states("M-149", r"f(x_i)=y_i")
     says.equal(values(made.network, made.samples), y, 1e-12)
-    says.fails("⟨x_i, x_j⟩ > c d for some pairs", values(told_less, near))
+    says.fails("⟨$x_i$, $x_j$⟩ > c d for some pairs", values(told_less, near))
 
     own, others = unit_inputs(made, radius / 2)
     says = run.states("M-149", r"\|\delta\|\le\tfrac{1-c}4\sqrt d:\ w_i^\top(x_i+\delta)+b_i\ge\tfrac12")
@@ -64,7 +65,7 @@ def robust_network(run: Run, dimension: int = 200, samples: int = 64, width: int
     says.fails("the inputs have the length 0.9 √d", unit_inputs(shrunk(made), radius / 2)[0])
     says = run.states("M-149", r"\|\delta\|\le\tfrac{1-c}4\sqrt d:\ \max_{j\ne i}w_j^\top(x_i+\delta)+b_j\le-\tfrac12")
     says.at_most(others, -0.5, 1e-9, where="the worst perturbation of each unit")
-    says.fails("⟨x_i, x_j⟩ > c d", unit_inputs(RobustMemorizer(told_less, near, c, radius), radius / 2)[1])
+    says.fails("⟨$x_i$, $x_j$⟩ > c d", unit_inputs(RobustMemorizer(told_less, near, c, radius), radius / 2)[1])
 
     # -- attacks inside of the radius
     shares = [0.25, 0.5, 0.75, 0.95]
@@ -72,7 +73,7 @@ def robust_network(run: Run, dimension: int = 200, samples: int = 64, width: int
     says = run.states("M-149", r"\|\delta\|<R=\tfrac{1-c}2\sqrt d:\ y_if(x_i+\delta)\ge1-\|\delta\|/R>0")
     says.at_least(lowest, [1 - r for r in shares], 1e-9, where="PGD with restarts and random search")
     says.fails(
-        "⟨x_i, x_j⟩ > c d",
+        "⟨$x_i$, $x_j$⟩ > c d",
         [least_margins(run, told_less, near, y, r * radius) for r in shares],
     )
 
@@ -84,7 +85,7 @@ def robust_network(run: Run, dimension: int = 200, samples: int = 64, width: int
     says = run.states("M-149", r"\text{the sign is undone}\Rightarrow\|\delta\|\ge\tfrac{1-c}2\sqrt d")
     says.at_least(enclosed.upper, radius, 1e-9, where="the shortest that growing and shrinking balls of PGD found")
     pulled = robust_radius(told_less, near[-few:], (y[-few:] > 0).long(), "2")
-    says.fails("⟨x_i, x_j⟩ > c d", pulled.upper)
+    says.fails("⟨$x_i$, $x_j$⟩ > c d", pulled.upper)
     says = run.states("M-148", r"\text{certified by linear bounds}\le\text{distance to a change of sign}")
     says.at_most(enclosed.lower, enclosed.upper, 1e-9)
 
@@ -97,7 +98,7 @@ def robust_network(run: Run, dimension: int = 200, samples: int = 64, width: int
         1e-6,
         where="the exact distance, by the network's cells",
     )
-    says.fails("⟨x_1, x_2⟩ above c d", [first_loss(understated(dimension, k), 0.0) for k in grid])
+    says.fails("⟨$x_1$, $x_2$⟩ above c d", [first_loss(understated(dimension, k), 0.0) for k in grid])
     says = run.states("M-149", r"\text{and the other sign appears at }\sqrt{(1-c)d/2}\ge\tfrac{1-c}2\sqrt d")
     says.equal([first_loss(p, 1e-7) for p in pairs], [pair_flip_distance(dimension, k) for k in grid], 1e-4)
     says.at_least([first_loss(p, 1e-7) for p in pairs], [p.radius for p in pairs])

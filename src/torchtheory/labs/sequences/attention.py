@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.equivariance.measure import measure_equivariance
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
@@ -37,6 +36,7 @@ EXACT = 1e-12
     errata=["attention-adds-its-own-value"],
     title="Attention is a soft lookup: means of values, weighted by how well keys fit",
     full={"tokens": 40, "width": 32},
+    least={"tokens": 4, "width": 4},
 )
 def attention_lab(run: Run, tokens: int = 9, width: int = 6) -> None:
     """From attention without parameters to queries, keys and values, with a mask and without the softmax.
@@ -51,8 +51,6 @@ def attention_lab(run: Run, tokens: int = 9, width: int = 6) -> None:
         tokens: length of the sequences.
         width: size of the tokens.
     """
-    whole_number(tokens, "tokens", least=4)
-    whole_number(width, "width", least=4)
     parameter_free(run, tokens, width)
     one_matrix(run, tokens, width)
     queries_and_keys(run, tokens, width)

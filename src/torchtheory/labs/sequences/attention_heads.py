@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.equivariance.measure import measure_equivariance
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
@@ -24,6 +23,7 @@ EXACT = 1e-12
     covers=["M-101", "N-84", "N-85"],
     title="Heads side by side are separate attentions, and cross-attention sees a set",
     full={"tokens": 30, "width": 64, "heads": 8},
+    least={"tokens": 3, "heads": 2, "width": 4},
 )
 def multi_head_attention(run: Run, tokens: int = 7, width: int = 8, heads: int = 4) -> None:
     """Three products for all heads at once, against a head at a time; self- and cross-attention.
@@ -38,8 +38,7 @@ def multi_head_attention(run: Run, tokens: int = 7, width: int = 8, heads: int =
         width: size of the tokens; the number of heads divides it.
         heads: of the attention.
     """
-    whole_number(tokens, "tokens", least=3)
-    whole_number(heads, "heads", least=2)
+    run.assumes(width % heads == 0, f"{heads} heads cannot share a width of {width} equally")
     separate_heads(run, tokens, width, heads)
     torchs_layer(run, tokens, width, heads)
     sizes(run, width, heads)

@@ -6,7 +6,6 @@ import math
 
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.sequences.attention.scaling import ScalingStudy, attention_scaling_study
 
@@ -19,6 +18,7 @@ SURE = 0.9999
     covers=["M-99", "N-83"],
     title="Divided by the root of d, scores stay of size 1 and gradients alive",
     full={"queries": 2000, "keys": 512},
+    least={"queries": 100, "keys": 32},
 )
 def attention_scaling(run: Run, queries: int = 600, keys: int = 128) -> None:
     r"""Scores of random queries and keys: their variance, the entropy of their weights, its gradients.
@@ -32,8 +32,6 @@ def attention_scaling(run: Run, queries: int = 600, keys: int = 128) -> None:
         queries: drawn for each size.
         keys: that each query has.
     """
-    whole_number(queries, "queries", least=100)
-    whole_number(keys, "keys", least=32)
     sizes = [16, 64, 256]
     study = attention_scaling_study(sizes, keys=keys, queries=queries, generator=run.generator)
     for i, d in enumerate(sizes):

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.labs.engine import Run, lab
 from torchtheory.sequences.language.bert import Bert, FineTuned, Reading, best_span, pretraining_loss
@@ -39,6 +38,7 @@ READINGS: dict[Reading, int | None] = {"sequence": len(TOPICS), "tokens": 3, "sp
     covers=["N-91", "N-92", "N-93", "N-94"],
     title="BERT learns hidden words and consecutive sentences together, and is tuned to three tasks",
     full={"tokens": 2_000_000, "iterations": 600, "tuning": 200},
+    least={"tokens": 10000, "iterations": 30, "tuning": 30},
 )
 def bert(run: Run, tokens: int = 60_000, iterations: int = 100, tuning: int = 60) -> None:
     """Pairs of sentences about four topics.
@@ -54,9 +54,6 @@ def bert(run: Run, tokens: int = 60_000, iterations: int = 100, tuning: int = 60
         iterations: of pre-training.
         tuning: iterations of fine-tuning.
     """
-    whole_number(tokens, "tokens", least=10_000)
-    whole_number(iterations, "iterations", least=1)
-    whole_number(tuning, "tuning", least=1)
     pieces(run)
     masking(run, tokens)
     documents = corpus(run, 300)

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.sequences.attention.causality import Causality, measure_causality
 from torchtheory.sequences.attention.dot_product import causal_mask
@@ -29,6 +28,7 @@ Ahead = Sequence[int | None]
     covers=["M-113", "M-115"],
     title="With a causal mask no output sees a later token, and a leak is found and named",
     full={"length": 48, "width": 32, "layers": 4},
+    least={"width": 2, "layers": 2, "length": 5},
 )
 def causality(run: Run, length: int = 10, width: int = 8, layers: int = 3) -> None:
     """Tokens are replaced and derivatives taken, to see what outputs depend on.
@@ -44,9 +44,7 @@ def causality(run: Run, length: int = 10, width: int = 8, layers: int = 3) -> No
         width: of the tokens inside the networks.
         layers: of the networks.
     """
-    whole_number(length, "length", least=layers + 3)
-    whole_number(width, "width", least=2)
-    whole_number(layers, "layers", least=2)
+    run.assumes(length >= layers + 3, f"{length} tokens are too few to see how far {layers} layers leak")
     if width % 2:
         width += 1  # two heads
     tokens = torch.randint(LETTERS, (4, length), generator=run.generator)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.sequences.attention.transformers import LanguageModel
 from torchtheory.sequences.language.decoding import generate, sequence_log_probability
@@ -29,12 +28,13 @@ EXPANSIONS = {"A": {"A1": 0.50, "A2": 0.20}, "B": {"B1": 0.80}}
     title="Greedy search falls into traps that a beam avoids, and an exhaustive search never",
     errata=["beam-search-loses-what-has-ended"],
     full={"draws": 200_000, "length": 8},
+    least={"length": 3, "draws": 6_000},
 )
 def decoding(run: Run, draws: int = 20_000, length: int = 6) -> None:
     """The example of the lectures, random transformers, and a trap that is as deep as can be.
 
-    Greedy search scores NK continuations, a beam at most NBK, exhaustive search about K^N, which is
-    the price of certainty: a beam is sure to find the best sequence only from B = K^(N-1) on, and a
+    Greedy search scores NK continuations, a beam at most NBK, exhaustive search about $K^N$, which is
+    the price of certainty: a beam is sure to find the best sequence only from B = $K^{N-1}$ on, and a
     model is built that defeats every smaller one. Sampling keeps the k likeliest tokens, or as many
     as it takes for a probability p.
 
@@ -42,7 +42,6 @@ def decoding(run: Run, draws: int = 20_000, length: int = 6) -> None:
         draws: tokens drawn for each frequency.
         length: of the longest sequences whose search is counted.
     """
-    whole_number(length, "length", least=3)
     example(run)
     whole_sequences(run)
     widths(run)
@@ -114,7 +113,7 @@ def whole_sequences(run: Run) -> None:
         logs = sequence_log_probability(model, whole, prompt=3)
         seen = model(whole)[:, 3:].log_softmax(-1).gather(-1, every.unsqueeze(-1)).sum((1, 2))
     says = run.states("M-107", r"\sum_{y_{1:N}}\prod_np(y_n\mid y_{1:n-1})=1")
-    says.equal(float(logs.logsumexp(0).exp()), 1.0, 1e-12, where=f"all {vocabulary}^{steps} sequences")
+    says.equal(float(logs.logsumexp(0).exp()), 1.0, 1e-12, where=f"all {vocabulary**steps} sequences")
     says.fails("factors that see the token they predict", float(seen.logsumexp(0).exp()))
     found = generate(model, prompt, method="exhaustive", max_new_tokens=steps, beams=5)
     run.states("M-107", r"\text{exhaustive search finds the largest }\prod_np(y_n\mid y_{1:n-1})").equal(
@@ -174,7 +173,7 @@ def widths(run: Run) -> None:
 
     says = run.states("M-109", r"B\ge K^{N-1}\ \Rightarrow\ \text{beam search finds the best of all}")
     says.equal(reached(sure), float(best), 1e-10, where="K = 3, N = 5, the best hidden behind the worst prefix")
-    says.fails("B = K^(N-1) - 1", reached(sure - 1))
+    says.fails("B = $K^{N-1}$ - 1", reached(sure - 1))
     sizes = [1, 2, 5, 10, 20, 40, 60, 80, 81, 100, 150, 243]
     chain = MarkovText.random(vocabulary, 4, generator=run.generator).transitions.log()
 
@@ -208,7 +207,7 @@ def widths(run: Run) -> None:
         log="x",
         at={"K^(N-1)": float(sure)},
         caption="How often a beam finds the best of all 243 sequences: a few hypotheses do for most prompts of a "
-        "random chain, and from K^(N-1) on nothing can be missed; the trap needs all of them.",
+        "random chain, and from $K^{N-1}$ on nothing can be missed; the trap needs all of them.",
     )
 
 
@@ -253,7 +252,7 @@ def costs(run: Run, length: int) -> None:
         axes=("tokens written, N", "continuations scored"),
         log="y",
         caption=f"Continuations that were scored with K = {vocabulary} tokens: NK for greedy search, at most NBK for a "
-        "beam (dashed), and for exhaustive search just above K^N (dashed).",
+        "beam (dashed), and for exhaustive search just above $K^N$ (dashed).",
     )
 
 

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.core.intervals import mean_interval
 from torchtheory.labs.engine import Run, lab
 from torchtheory.sequences.attention.transformers import LanguageModel
@@ -22,6 +21,7 @@ VOCABULARY, ORDER, LENGTH = 4, 2, 8
     covers=["M-107", "N-89"],
     title="A language model's loss falls toward the entropy of its source, and not below",
     full={"iterations": 1500, "sequences": 4000},
+    least={"iterations": 10, "sequences": 100},
 )
 def language_model(run: Run, iterations: int = 150, sequences: int = 2000) -> None:
     """A small transformer on text drawn from a Markov chain of order two.
@@ -34,8 +34,6 @@ def language_model(run: Run, iterations: int = 150, sequences: int = 2000) -> No
         iterations: of training.
         sequences: held out, to measure losses on.
     """
-    whole_number(iterations, "iterations", least=10)
-    whole_number(sequences, "sequences", least=100)
     chain = MarkovText.random(VOCABULARY, ORDER, sharpness=2.0, generator=run.generator)
     held_out = chain.sample(sequences, LENGTH, generator=run.generator)
     rate, blind = chain.entropy_rate, chain.conditional_entropy(1)

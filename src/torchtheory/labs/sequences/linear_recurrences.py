@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.convolution.discrete import convolve
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.sequences.recurrent.cells import ElmanCell
@@ -25,6 +24,7 @@ from torchtheory.sequences.recurrent.networks import Recurrent
     covers=["N-76", "N-77", "N-78"],
     title="A linear recurrence is a scan and a convolution, and its eigenvalues are its memory",
     full={"steps": 3000, "units": 24, "draws": 100_000},
+    least={"steps": 50, "units": 2, "draws": 1_000},
 )
 def linear_recurrences(run: Run, steps: int = 200, units: int = 6, draws: int = 4000) -> None:
     """Loop, scan and convolution give the same states; the linear recurrent unit is stable.
@@ -40,9 +40,6 @@ def linear_recurrences(run: Run, steps: int = 200, units: int = 6, draws: int = 
         units: of the recurrences.
         draws: eigenvalues drawn in the ring.
     """
-    whole_number(steps, "steps", least=50)
-    whole_number(units, "units", least=2)
-    whole_number(draws, "draws", least=1000)
     three_ways(run, steps, units)
     conditioning(run)
     ring(run, draws)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.equivariance.measure import measure_equivariance
 from torchtheory.labs.engine import Run, lab
@@ -33,6 +32,7 @@ from torchtheory.sequences.attention.transformers import TransformerEncoder
     ],
     title="Sines and cosines that turn by the same angle at every step",
     full={"length": 1000, "width": 128},
+    least={"width": 8, "length": 12},
 )
 def positional_encodings(run: Run, length: int = 60, width: int = 32) -> None:
     """What order means to a transformer without positions, and what encodings add.
@@ -47,8 +47,7 @@ def positional_encodings(run: Run, length: int = 60, width: int = 32) -> None:
         length: number of positions.
         width: of the encodings, even.
     """
-    whole_number(length, "length", least=width + 4)
-    whole_number(width, "width", least=8)
+    run.assumes(length >= width + 4, f"{length} positions do not determine maps of width {width}")
     identities(run, length, width)
     shifts(run, length, width)
     equivariance(run)

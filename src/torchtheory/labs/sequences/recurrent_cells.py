@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.feedforward import dense, mlp
@@ -23,6 +22,7 @@ from torchtheory.sequences.recurrent.networks import Bidirectional, Recurrent, S
     errata=["gru-keeps-its-reset-gate"],
     title="Recurrent cells: causal, gated, and in torch's layers with the same weights",
     full={"steps": 200, "units": 32},
+    least={"steps": 8, "units": 2},
 )
 def recurrent_cells(run: Run, steps: int = 25, units: int = 6) -> None:
     """Elman's cell, the LSTM and the GRU as they are defined, and what their gates do.
@@ -37,8 +37,6 @@ def recurrent_cells(run: Run, steps: int = 25, units: int = 6) -> None:
         steps: length of the sequences.
         units: of the hidden states.
     """
-    whole_number(steps, "steps", least=8)
-    whole_number(units, "units", least=2)
     x = run.randn(3, steps, 4)
     against_torch(run, x, units)
     causality(run, x, units)

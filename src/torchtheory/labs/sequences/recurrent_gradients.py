@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.sequences.recurrent.backpropagation import backpropagate_through_time
@@ -24,6 +23,7 @@ from torchtheory.sequences.recurrent.networks import Recurrent
     errata=["vanishing-condition-reversed"],
     title="Gradients through time shrink or grow with a power of the lag",
     full={"steps": 60, "units": 32},
+    least={"steps": 8, "units": 3},
 )
 def recurrent_gradients_lab(run: Run, steps: int = 16, units: int = 6) -> None:
     """Backpropagation through time lag by lag, and bounds on what is left after each.
@@ -38,8 +38,6 @@ def recurrent_gradients_lab(run: Run, steps: int = 16, units: int = 6) -> None:
         steps: length of the sequences.
         units: of the hidden states.
     """
-    whole_number(steps, "steps", least=8)
-    whole_number(units, "units", least=3)
     through_time(run, steps, units)
     bounds(run, steps, units)
     reach(run, units)

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.sequences.recurrent.linear_scans import METHODS as LINEAR
@@ -21,6 +20,7 @@ from torchtheory.sequences.recurrent.scans import METHODS, Counted, ScanMethod, 
     covers=["N-75"],
     title="A linear recurrence in logarithmically many steps",
     full={"powers": list(range(1, 15)), "steps": 4096},
+    least={"steps": 10},
 )
 def prefix_scan(run: Run, powers: list[int] = [1, 2, 3, 4, 5, 6, 7, 8], steps: int = 300) -> None:  # noqa: B006
     """The recurrence z = a z + b by doubling and over a tree, against the loop.
@@ -35,7 +35,6 @@ def prefix_scan(run: Run, powers: list[int] = [1, 2, 3, 4, 5, 6, 7, 8], steps: i
         powers: lengths of sequences, as powers of two.
         steps: of the sequences whose values are compared.
     """
-    whole_number(steps, "steps", least=10)
     values(run, steps)
     gradients(run, steps)
     counts(run, powers)

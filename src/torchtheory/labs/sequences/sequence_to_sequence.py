@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.sequences.recurrent.sequence_to_sequence import Seq2Seq, greedy, sample, sequence_logprob
@@ -20,6 +19,7 @@ from torchtheory.sequences.recurrent.sequence_to_sequence import Seq2Seq, greedy
     covers=["N-79", "N-80", "N-81"],
     title="Attention reads a sequence backwards that one state cannot hold",
     full={"length": 12, "iterations": 1500, "draws": 100_000},
+    least={"length": 5, "iterations": 100, "draws": 200},
 )
 def sequence_to_sequence(run: Run, length: int = 7, iterations: int = 100, draws: int = 4000) -> None:
     """An encoder and a decoder, with attention and without, that learn to reverse sequences.
@@ -35,8 +35,6 @@ def sequence_to_sequence(run: Run, length: int = 7, iterations: int = 100, draws
         iterations: of training.
         draws: sequences that are sampled.
     """
-    whole_number(length, "length", least=5)
-    whole_number(iterations, "iterations", least=1)
     factors(run, draws)
     attention(run)
     reversal(run, length, iterations)

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.sequences.attention.transformers import LanguageModel
 from torchtheory.sequences.language.byte_pairs import BytePairEncoding
@@ -27,8 +26,9 @@ from torchtheory.sequences.language.words import CharacterTokenizer, WordTokeniz
     "tokenization",
     room="sequences",
     covers=["M-111", "M-112"],
-    title="Merging frequent pairs shortens text and loses nothing; the likeliest split is found among 2^(n-1)",
+    title="Merging frequent pairs shortens text and loses nothing; the likeliest split is found among $2^{n-1}$",
     full={"corpus": 400_000, "networks": 8},
+    least={"corpus": 10_000, "networks": 2},
 )
 def tokenization(run: Run, corpus: int = 24_000, networks: int = 2) -> None:
     """Byte pairs, WordPiece, Unigram, characters and words on chapters of Python's own manual.
@@ -43,8 +43,6 @@ def tokenization(run: Run, corpus: int = 24_000, networks: int = 2) -> None:
         corpus: characters of the text.
         networks: that are trained, with each of two optimizers.
     """
-    whole_number(corpus, "corpus", least=10_000)
-    whole_number(networks, "networks", least=2)
     text = python_manual()[:corpus]
     byte_pairs(run, text)
     unigram(run, text)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.equivariance.measure import measure_equivariance
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
@@ -27,6 +26,7 @@ EXACT = 1e-12
     errata=["decoder-block-that-sees-ahead"],
     title="Encoder blocks see everything, decoder blocks the past and the encoder",
     full={"tokens": 12, "width": 16},
+    least={"tokens": 3, "width": 4},
 )
 def transformer_blocks(run: Run, tokens: int = 5, width: int = 8) -> None:
     """The blocks as they are defined, against torch's layers and by their derivatives.
@@ -40,8 +40,6 @@ def transformer_blocks(run: Run, tokens: int = 5, width: int = 8) -> None:
         tokens: length of the sequences.
         width: of the tokens, even.
     """
-    whole_number(tokens, "tokens", least=3)
-    whole_number(width, "width", least=4)
     formula(run, tokens, width)
     normalized(run, tokens, width)
     encoder(run, tokens, width)

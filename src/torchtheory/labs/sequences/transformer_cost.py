@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.sequences.attention.blocks import DecoderBlock
 from torchtheory.sequences.attention.cost import Kind, cost_model, count_operations, longest_chain
@@ -30,6 +29,7 @@ KINDS: tuple[Kind, ...] = ("transformer", "recurrent", "convolution")
     errata=["decoding-step-called-quadratic"],
     title="Quadratic in all, linear per token, and no step waits for another",
     full={"longest": 1024, "width": 16},
+    least={"longest": 64, "width": 4},
 )
 def transformer_cost(run: Run, longest: int = 256, width: int = 8) -> None:
     """Operations, memory and steps in a row, counted in runs and compared with formulas.
@@ -44,8 +44,6 @@ def transformer_cost(run: Run, longest: int = 256, width: int = 8) -> None:
         longest: the longest sequence.
         width: of the tokens, even.
     """
-    whole_number(longest, "longest", least=64)
-    whole_number(width, "width", least=4)
     counted(run, width)
     memory(run, width)
     waiting(run, width)

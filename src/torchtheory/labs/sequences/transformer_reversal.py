@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.sequences.attention.maps import attention_maps
@@ -24,6 +23,7 @@ SYMBOLS, RATE = 6, 0.01
     covers=["N-89"],
     title="A transformer reverses sequences, and its cross-attention shows how",
     full={"length": 10, "iterations": 1500, "width": 64},
+    least={"length": 3, "iterations": 80, "width": 16},
 )
 def transformer_reversal(run: Run, length: int = 5, iterations: int = 80, width: int = 32) -> None:
     """Causal decoding with a cache, and a small translation that is learned: every sequence backwards.
@@ -38,8 +38,7 @@ def transformer_reversal(run: Run, length: int = 5, iterations: int = 80, width:
         iterations: of training.
         width: of the tokens.
     """
-    whole_number(length, "length", least=3)
-    whole_number(iterations, "iterations", least=1)
+    run.assumes(width % 2 == 0, f"two heads cannot share a width of {width} equally")
     causality(run)
     cached(run)
     reversal(run, length, iterations, width)

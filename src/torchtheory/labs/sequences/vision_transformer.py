@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits, split
 from torchtheory.equivariance.measure import measure_equivariance
 from torchtheory.labs.engine import Run, lab
@@ -26,6 +25,7 @@ PATCH = 2
     covers=["M-114", "N-95"],
     title="An image is a sequence of patches",
     full={"epochs": 40, "width": 48, "depth": 4},
+    least={"epochs": 5, "depth": 1, "width": 16},
 )
 def vision_transformer(run: Run, epochs: int = 10, width: int = 32, depth: int = 1) -> None:
     """Patches, their embedding as a convolution, what positions are for, and digits that are learned.
@@ -40,7 +40,7 @@ def vision_transformer(run: Run, epochs: int = 10, width: int = 32, depth: int =
         width: of the tokens.
         depth: number of blocks.
     """
-    whole_number(epochs, "epochs", least=1)
+    run.assumes(width % 2 == 0, f"two heads cannot share a width of {width} equally")
     cutting(run)
     shuffling(run)
     trained(run, epochs, width, depth)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.training.loop.trainer import fit
@@ -28,6 +27,7 @@ from torchtheory.training.regularizers.augmentation import (
     covers=["N-134"],
     title="Augmentation by a group makes least squares invariant, and a network nearly so",
     full={"samples": 1200, "epochs": 60, "repeats": 10, "length": 24},
+    least={"length": 2, "samples": 100, "epochs": 8, "repeats": 4},
 )
 def augmentation(run: Run, length: int = 9, samples: int = 400, epochs: int = 15, repeats: int = 4) -> None:
     """Every sample is joined by its transformed copies, with the same label.
@@ -42,10 +42,6 @@ def augmentation(run: Run, length: int = 9, samples: int = 400, epochs: int = 15
         epochs: of a training.
         repeats: trainings with and without augmentation.
     """
-    whole_number(length, "length", least=2)
-    whole_number(samples, "samples", least=100)
-    whole_number(epochs, "epochs", least=8)
-    whole_number(repeats, "repeats", least=4)
     group = [Shift(0, k, 1, length, cyclic=True) for k in range(1, length)]
     x, y = run.randn(5, length), run.randn(5)
     full = augmented((x, y), group)

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.training.autograd_reference import Loss, autograd_gradients, half_square
 from torchtheory.labs.training.differentiation_cost import cost, modes
@@ -42,6 +41,7 @@ from torchtheory.training.losses.classification import classification_loss
     title="Backpropagation is the chain rule in the right order, at three times a forward pass",
     errata=["backpropagation-without-derivatives"],
     full={"depth": 30, "width": 60, "graphs": 20, "units": 12},
+    least={"width": 2, "units": 5},
 )
 def backpropagation(run: Run, depth: int = 10, width: int = 16, graphs: int = 4, units: int = 9) -> None:
     """Errors and gradients are computed by the recursion itself and compared with four others.
@@ -60,8 +60,6 @@ def backpropagation(run: Run, depth: int = 10, width: int = 16, graphs: int = 4,
         graphs: random graphs.
         units: of each graph.
     """
-    whole_number(width, "width", least=2)
-    whole_number(units, "units", least=5)
     chains(run, width)
     printed_recursion(run)
     two_two_one(run)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.training.loop.trainer import fit
@@ -28,6 +27,8 @@ from torchtheory.training.regularizers.distillation import agreement, distill
         "epochs": 25,
         "temperatures": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
     },
+    least={"repeats": 6, "points": 640, "epochs": 16, "temperatures": 0.5},
+    most={"temperatures": 100},
 )
 def distillation(
     run: Run,
@@ -53,9 +54,6 @@ def distillation(
         epochs: of a training.
         temperatures: of the teacher's answers.
     """
-    whole_number(repeats, "repeats", least=6)
-    whole_number(points, "points", least=640)
-    whole_number(epochs, "epochs", least=16)
     loss_and_gradient(run)
     high_temperature(run)
     rows, curves = experiment(run, repeats, labeled, points, epochs, temperatures)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.labs.nets.comparing import linear_layer
 from torchtheory.nets.feedforward import mlp
@@ -42,6 +41,7 @@ SURE = 0.9999
         "dropout-mask-mean",
     ],
     full={"units": 14, "draws": 20_000, "samples": 50},
+    least={"units": 3, "draws": 100},
 )
 def dropout(run: Run, units: int = 9, draws: int = 4000, samples: int = 12) -> None:
     """Every mask is enumerated, so that what dropout averages is known exactly.
@@ -50,7 +50,7 @@ def dropout(run: Run, units: int = 9, draws: int = 4000, samples: int = 12) -> N
     torch's is one of them. The weight-scaling rule is the exact mean of the ensemble for linear
     outputs and its exact normalized geometric mean for a softmax of linear outputs; it is neither
     as soon as a nonlinearity follows the mask. Before the last layer, with the squared loss,
-    dropout adds p/(1-p) Σ‖W_j‖² â_j², to the last digit. Look at the penalty by unit, and at the
+    dropout adds p/(1-p) Σ‖$W_j$‖² â_j², to the last digit. Look at the penalty by unit, and at the
     Monte-Carlo mean approaching the exact one.
 
     Args:
@@ -58,8 +58,6 @@ def dropout(run: Run, units: int = 9, draws: int = 4000, samples: int = 12) -> N
         draws: of masks.
         samples: of the regression.
     """
-    whole_number(units, "units", least=3)
-    whole_number(draws, "draws", least=100)
     layers(run, draws)
     masks(run, units)
     scaling(run, units)

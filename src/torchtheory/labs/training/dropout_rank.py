@@ -14,6 +14,7 @@ from torchtheory.training.regularizers.dropout import dropout_penalty, equalized
     room="training",
     covers=["M-137"],
     title="The penalty of dropout, at its least over all factorizations, is ‖Z‖²⁎ / width: it favors low rank",
+    least={"width": 3},
 )
 def dropout_low_rank(run: Run, width: int = 8) -> None:
     """A linear network V U with dropout between its two layers, on inputs of second moment one.

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.training.loop.trainer import fit
 from torchtheory.training.losses.classification import classification_loss
@@ -49,11 +48,12 @@ class Law:
     covers=["N-25", "S-05", "A-14", "A-01"],
     title="The empirical risk: unbiased where nothing was chosen by it, least after training",
     full={"trials": 2000, "dimension": 20, "samples": 2000},
+    least={"trials": 250, "dimension": 6, "samples": 60},
 )
 def empirical_risk_lab(run: Run, trials: int = 250, dimension: int = 6, samples: int = 120) -> None:
     """A linear model under a law for which every risk is known exactly.
 
-    The risk on held-out data is unbiased, with an error of order s^(-1/2); the risk on the
+    The risk on held-out data is unbiased, with an error of order $s^{-1/2}$; the risk on the
     training data, and the risk of a model that was selected on the validation data, are too low.
     Training a linear model with the trainer reaches the normal equations. What is left of
     the risk falls apart into noise, approximation, estimation and optimization error: stop the
@@ -64,9 +64,6 @@ def empirical_risk_lab(run: Run, trials: int = 250, dimension: int = 6, samples:
         dimension: of the inputs.
         samples: of the least squares.
     """
-    whole_number(trials, "trials", least=250)
-    whole_number(dimension, "dimension", least=6)
-    whole_number(samples, "samples", least=60)
     law = Law(run.randn(dimension), 0.5, 0.7)
     sizes, spread = validation_risk(run, law, trials)
     least_squares(run, law, samples)
@@ -106,7 +103,7 @@ def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[fl
     says = run.states("N-25", r"\partial_z\,\mathrm{CE}(z, y) = \mathrm{softmax}(z) - e_y")
     gradient = classification_loss("log").gradient(logits, y)
     says.equal(gradient, logits.softmax(1) - F.one_hot(y, 7), 1e-12)
-    says.fails("no softmax: z - e_y", gradient, promised=logits - F.one_hot(y, 7))
+    says.fails("no softmax: z - $e_y$", gradient, promised=logits - F.one_hot(y, 7))
 
     held, trained = [], []
     for k in range(trials):

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.checks import number_between, whole_number
 from torchtheory.data.real import digits
 from torchtheory.labs.engine import Run, lab, mean_interval
 from torchtheory.training.losses.label_smoothing import uniform_confusion
@@ -23,6 +22,8 @@ LEAST = 0.02
     covers=["N-135"],
     title="Where labels are wrong, smoothing keeps a network from learning the wrong ones so well",
     full={"networks": 32, "tested": 1400},
+    least={"networks": 8, "epochs": 20, "tested": 200, "smoothing": 0.3, "flipped": 0.15},
+    most={"tested": 1_497, "smoothing": 0.9, "flipped": 0.5},
 )
 def flipped_labels(
     run: Run, networks: int = 16, epochs: int = 40, tested: int = 500, smoothing: float = 0.5, flipped: float = 0.2
@@ -43,11 +44,6 @@ def flipped_labels(
         smoothing: share of a label that is spread over all classes.
         flipped: share of the training labels that are wrong.
     """
-    whole_number(networks, "networks", least=8)
-    whole_number(epochs, "epochs", least=20)
-    whole_number(tested, "tested", least=200, most=1497)
-    number_between(smoothing, "smoothing", 0.3, 0.9)
-    number_between(flipped, "flipped", 0.15, 0.5)
     x, y = digits()
     order = torch.randperm(len(y), generator=run.generator)
     train, test = order[:300], order[300 : 300 + tested]

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import number_between, whole_number
 from torchtheory.data.synthetic import Sample
 from torchtheory.data.two_clouds import (
     COVARIANCES,
@@ -49,6 +48,8 @@ FRESH = 40_000
     title="A perceptron with two hidden layers by hand, and what dividing twice does to it",
     errata=["linear-layer-divides-again", "hidden-layers-miscounted"],
     full={"width": 200, "steps": 500},
+    least={"samples": 250, "width": 10, "steps": 12, "rate": 0.2},
+    most={"rate": 1.0},
 )
 def mlp_from_scratch(run: Run, samples: int = 1000, width: int = 40, steps: int = 50, rate: float = 0.5) -> None:
     """Layer classes with a forward and a backward, as the lectures write them, are put to the test.
@@ -66,10 +67,6 @@ def mlp_from_scratch(run: Run, samples: int = 1000, width: int = 40, steps: int 
         steps: of gradient descent.
         rate: its step.
     """
-    whole_number(samples, "samples", least=250)
-    whole_number(width, "width", least=10)
-    whole_number(steps, "steps", least=12)
-    number_between(rate, "rate", 0.2, 1.0)
     cross_entropies(run)
     layer_classes(run)
     linear_layer(run)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, lab, mean_interval
 from torchtheory.nets.activations.moments import second_moment
 from torchtheory.nets.feedforward import mlp
@@ -33,6 +32,7 @@ SURE = 0.9999
     title="What each initializer keeps constant",
     errata=["lecun-variance-is-deviation", "orthogonal-eigenvalues-signs"],
     full={"width": 200, "trials": 1000, "depth": 100},
+    least={"width": 4, "trials": 30},
 )
 def initialization(run: Run, width: int = 60, trials: int = 600, depth: int = 40) -> None:
     """Draw many layers by every scheme and measure what the scheme promises, with intervals.
@@ -46,8 +46,6 @@ def initialization(run: Run, width: int = 60, trials: int = 600, depth: int = 40
     Args:
         width: of the layers that are drawn.
     """
-    whole_number(width, "width", least=4)
-    whole_number(trials, "trials", least=30)
     variance_of_draws(run, width)
     forward_and_backward(run, width, trials)
     rectified(run, width, trials)

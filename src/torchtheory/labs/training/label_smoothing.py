@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import number_between, whole_number
 from torchtheory.data.real import digits
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.training.loop.trainer import fit
@@ -27,6 +26,8 @@ from torchtheory.training.losses.label_smoothing import (
     covers=["N-135"],
     title="A smoothed label has a best logit, and it is finite",
     full={"samples": 1400, "epochs": 100, "trials": 20_000},
+    least={"samples": 500, "epochs": 10, "trials": 4_000, "smoothing": 0.05},
+    most={"smoothing": 0.9},
 )
 def label_smoothing(run: Run, smoothing: float = 0.1, samples: int = 500, epochs: int = 40, trials: int = 4000) -> None:
     """A label y becomes the column Πe_y of a confusion matrix, and the loss its cross-entropy.
@@ -43,10 +44,6 @@ def label_smoothing(run: Run, smoothing: float = 0.1, samples: int = 500, epochs
         epochs: of a training.
         trials: labels that are drawn.
     """
-    number_between(smoothing, "smoothing", 0.05, 0.9)
-    whole_number(samples, "samples", least=500)
-    whole_number(epochs, "epochs", least=10)
-    whole_number(trials, "trials", least=4000)
     classes = 10
     matrices = [uniform_confusion(k, e) for k in (2, 3, classes) for e in (0.01, smoothing, 0.5)]
     random = [run.rand(k, k) + 0.05 for k in (2, 4)]

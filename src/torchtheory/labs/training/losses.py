@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Interval, Run, clopper_pearson, lab
 from torchtheory.labs.training.losses_trained import (
     compare_on_digits,
@@ -54,6 +53,7 @@ REFERENCE = {
     title="Twelve losses for classification in one table, four of them twice the same",
     errata=["squared-log-loss-negative"],
     full={"steps": 1500, "hidden": 64, "samples": 2000},
+    least={"steps": 30, "hidden": 10, "samples": 300},
 )  # fmt: skip
 def losses(run: Run, steps: int = 120, hidden: int = 20, samples: int = 300) -> None:
     """The twelve losses of the slides' table are compared with their entries, and with each other.
@@ -69,9 +69,6 @@ def losses(run: Run, steps: int = 120, hidden: int = 20, samples: int = 300) -> 
         hidden: units of the network.
         samples: random outputs and labels.
     """
-    whole_number(steps, "steps", least=30)
-    whole_number(hidden, "hidden", least=10)
-    whole_number(samples, "samples", least=300)
     outputs = 2 * run.randn(samples, 4)
     labels = torch.randint(0, 4, (samples,), generator=run.generator)
     reference_values(run)
@@ -115,7 +112,7 @@ def reference_values(run: Run) -> None:
         promised += [a, b]
         found += here.tolist()
         second += value(name, points, first + 1).tolist()
-        rows.append((entry, name, classification_loss(name).formula, here[0], here[1]))
+        rows.append((entry, name, f"${classification_loss(name).formula}$", here[0], here[1]))
     says = run.states(
         [entry for entry, _, _ in REFERENCE.values()],
         r"\text{the losses at } o=0 \text{ and at } o=(\ln0.7,\ln0.2,\ln0.1)",

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.regularizers.shrinkage import early_stopping_factors
@@ -19,6 +18,7 @@ from torchtheory.training.regularizers.shrinkage import early_stopping_factors
     covers=["N-135"],
     title="Noise on real targets adds its variance to the loss and nothing to the gradient; it is learned last",
     full={"trials": 100_000},
+    least={"trials": 2_500},
 )
 def noisy_targets(run: Run, trials: int = 10_000) -> None:
     """Smoothing for targets of any kind: noise of mean 0 is added to them.
@@ -32,7 +32,6 @@ def noisy_targets(run: Run, trials: int = 10_000) -> None:
     Args:
         trials: draws of the noise.
     """
-    whole_number(trials, "trials", least=2500)
     moments(run, trials)
     times(run)
 

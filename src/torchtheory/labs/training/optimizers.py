@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.training.adaptive_optimizers import (
     adagrad_forms,
@@ -28,6 +27,7 @@ from torchtheory.training.optimizers.momentum import HeavyBall, Nesterov, effect
     title="What torch's optimizers compute, and what the printed ones do",
     errata=["heavy-ball-effective-step", "adam-printed-form"],
     full={"dimension": 200, "steps": 1000},
+    least={"dimension": 10, "steps": 100},
 )
 def optimizers(run: Run, dimension: int = 40, steps: int = 200) -> None:
     """Each printed recursion is written out once more, line by line, and compared with the
@@ -42,8 +42,6 @@ def optimizers(run: Run, dimension: int = 40, steps: int = 200) -> None:
     Args:
         steps: of a run.
     """
-    whole_number(dimension, "dimension", least=10)
-    whole_number(steps, "steps", least=100)
     wavy, start = rough_function(run, 6)
     nesterov_forms(run, wavy, start)
     heavy_ball_forms(run, wavy, start)

@@ -36,6 +36,8 @@ SURE = 0.99
         "sparsities": (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.985),
         "rewind": 1,
     },
+    least={"width": 6, "seeds": 5, "sparsities": 0.0},
+    most={"sparsities": 0.99},
 )
 def pruning(
     run: Run,

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.training.regularizers.shrinkage import (
     LARGEST_RATIO,
@@ -30,13 +29,14 @@ EXACT = 1e-12
     title="Weight decay shrinks along eigenvectors, and early stopping almost does the same",
     errata=["taylor-without-half", "early-stopping-time"],
     full={"samples": 400, "dimension": 40},
+    least={"dimension": 3, "samples": 5},
 )
 def weight_decay_and_early_stopping(run: Run, samples: int = 60, dimension: int = 8) -> None:
     """A regression with a spread-out spectrum, solved with a penalty and by stopped descent.
 
     The penalized minimizer is the unpenalized one with its coordinates in the Hessian's
     eigenbasis multiplied by λ/(λ+μ): exact for the quadratic, right to first order in μ for a
-    logistic loss. Stopped gradient descent multiplies by 1-(1-ηλ)^t. At t = 1/(ημ) the two agree
+    logistic loss. Stopped gradient descent multiplies by 1-$(1-ηλ)^t$. At t = 1/(ημ) the two agree
     for λ far below and far above μ; in between they differ by up to 30 %. Look at the two curves
     of factors, and at the two paths through the plane.
 
@@ -44,8 +44,7 @@ def weight_decay_and_early_stopping(run: Run, samples: int = 60, dimension: int 
         samples: rows of the design.
         dimension: columns of the design.
     """
-    whole_number(dimension, "dimension", least=3)
-    whole_number(samples, "samples", least=dimension + 2)
+    run.assumes(samples >= dimension + 2, f"{samples} samples leave some of {dimension} directions flat")
     spread = torch.logspace(-1.5, 1.0, dimension, dtype=torch.float64)
     x = run.randn(samples, dimension) * spread
     y = x @ run.randn(dimension) + run.randn(samples)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.nets.activations.table import activation
 from torchtheory.nets.feedforward import mlp
@@ -41,6 +40,7 @@ NAMES = ("linear", "relu", "tanh", "softplus")
     covers=["N-121"],
     title="How activations and gradients grow or die over depth",
     full={"width": 200, "depth": 50, "networks": 200},
+    least={"width": 20, "depth": 5, "networks": 4},
 )
 def signal_propagation(run: Run, width: int = 40, depth: int = 20, networks: int = 100) -> None:
     """Every initializer with every activation, all networks at once, against the recursion.
@@ -54,9 +54,6 @@ def signal_propagation(run: Run, width: int = 40, depth: int = 20, networks: int
     Args:
         width: of the layers.
     """
-    whole_number(width, "width", least=20)
-    whole_number(depth, "depth", least=5)
-    whole_number(networks, "networks", least=4)
     measured = measure_all(run, width, depth, networks)
     predicted = predict_all(width, depth)
     ratios_of_relu(run, measured, networks)
@@ -81,7 +78,7 @@ def signal_propagation(run: Run, width: int = 40, depth: int = 20, networks: int
             )
     run.table(
         "over-depth",
-        ["scheme", "activation", "q^L/q^1 predicted", "measured", "g^1/g^L predicted", "measured"],
+        ["scheme", "activation", "$q^L/q^1$ predicted", "measured", "$g^1/g^L$ predicted", "measured"],
         rows,
         caption=f"{depth} layers of {width} units, mean over {networks} networks.",
     )
@@ -152,7 +149,7 @@ def ratios_of_relu(run: Run, measured: Signal, networks: int) -> None:
     says.fails("Xavier's weights: half of it is lost in every layer", halved["Xavier"])
     for name, interval in halved.items():
         says = run.states("N-121", rf"\text{{ReLU with {name}: }} \mathbb E\,q^{{\ell+1}}/q^\ell=\tfrac12")
-        says.mean(interval, 0.5, against=(0.25, 1.0), where=f"{count} ratios; 2^-50 after 50 layers")
+        says.mean(interval, 0.5, against=(0.25, 1.0), where=f"{count} ratios; $2^{{-50}}$ after 50 layers")
         says.fails("He's weights", he)
     linear = NAMES.index("linear")
     straight = measured.forward[:, linear, :, 1:] / measured.forward[:, linear, :, :-1]

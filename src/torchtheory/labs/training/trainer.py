@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.checks import whole_number
 from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
 from torchtheory.labs.training.empirical_risk import Law, linear
 from torchtheory.training.loop.early_stopping import EarlyStopping
@@ -27,6 +26,7 @@ from torchtheory.training.losses.risks import empirical_risk
     title="Weight decay minimizes a penalized risk; early stopping keeps the best epoch",
     errata=["weight-decay-pushes-away", "penalty-weight-as-radius"],
     full={"dimension": 20, "samples": 2000, "repeats": 30},
+    least={"samples": 30, "repeats": 4},
 )
 def trainer(run: Run, dimension: int = 6, samples: int = 120, repeats: int = 6) -> None:
     """What `fit` minimizes is checked against problems whose answer is known.
@@ -43,8 +43,6 @@ def trainer(run: Run, dimension: int = 6, samples: int = 120, repeats: int = 6) 
         samples: of the data.
         repeats: trainings with early stopping.
     """
-    whole_number(samples, "samples", least=30)
-    whole_number(repeats, "repeats", least=4)
     law = Law(run.randn(dimension), 0.5, 0.7)
     weight_decay(run, law, samples)
     penalized(run, law, samples)

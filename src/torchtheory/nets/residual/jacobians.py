@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,7 +35,9 @@ from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.singular_values import operator_norm
 from torchtheory.models.evaluation import answered
-from torchtheory.models.model import evaluation_mode, one_output
+from torchtheory.models.model import evaluation_mode, one_output, real_rows
+from torchtheory.tracing.network import Network, Operation, Value, called, pair_up
+from torchtheory.tracing.recorder import record
 
 #: Jacobians of up to so many entries are written down, with all their singular values.
 LARGEST_MATRIX = 2**22
@@ -131,37 +132,17 @@ class GradientProfile:
 
 @dataclass(slots=True)
 class _Use:
-    """One use of a block: what went in and what came out."""
+    """One use of a block: its own operations, what went in and what came out."""
 
     name: str
-    module: nn.Module
+    network: Network
     entered: Tensor
     left: Tensor
 
-
-def block_names(model: nn.Module) -> list[str]:
-    """The blocks of a model: containers are opened, every other module is one block.
-
-    >>> from torchtheory.nets.residual.layers import residual_network
-    >>> block_names(nn.Sequential(nn.Linear(2, 3), residual_network(3, 2), nn.Linear(3, 1)))
-    ['0', '1.0', '1.1', '2']
-    """
-    found: list[str] = []
-    seen: set[nn.Module] = set()
-
-    def walk(module: nn.Module, name: str) -> None:
-        if module in seen:  # used in several places, it has the name of the first
-            return
-        seen.add(module)
-        opened = not name or type(module) in (nn.Sequential, nn.ModuleList)
-        if not opened or next(module.children(), None) is None:
-            found.append(name)
-            return
-        for child, part in module.named_children():
-            walk(part, f"{name}.{child}" if name else child)
-
-    walk(as_module(model), "")
-    return found
+    def __call__(self, samples: Tensor) -> Any:
+        """What the block makes of other inputs."""
+        (made,) = self.network.evaluate([samples], len(samples), called)
+        return made
 
 
 def gradient_profile(
@@ -179,7 +160,8 @@ def gradient_profile(
     Args:
         model: any module with one input.
         x: `[s, ...]`.
-        blocks: names of sub-modules; unless given, see `block_names`.
+        blocks: names of sub-modules; unless given, containers are opened, and every other module
+            is one block.
         loss: from the model's outputs to a number, whose gradients are taken. Unless given, the
             gradient handed to the output is standard normal.
         generator: for that.
@@ -192,8 +174,9 @@ def gradient_profile(
     ([0.25, 0.5, 1.0], [0.25, 0.25, 0.25])
     """
     with evaluation_mode(as_module(model)), torch.enable_grad():
-        uses, outputs, skipped = _run(model, x, blocks)
-        at_outputs, at_parameters = _gradients(uses, outputs, loss, generator)
+        uses, outputs, skipped, leaves = _run(model, x, blocks)
+        real_rows(outputs, len(x))
+        at_outputs, at_parameters = _gradients(uses, outputs, leaves, loss, generator)
     sizes = [_length([u.left]) / math.sqrt(u.left.numel()) for u in uses]
     return GradientProfile(
         tuple(u.name for u in uses),
@@ -216,7 +199,8 @@ def jacobian_profile(
     Args:
         model: any module with one input; a block treats every sample for itself.
         x: `[s, ...]`; a few samples, since every one has a Jacobian.
-        blocks: names of sub-modules; unless given, see `block_names`.
+        blocks: names of sub-modules; unless given, containers are opened, and every other module
+            is one block.
 
     Time: for each sample and block, as many backward passes through the block as it has outputs,
     and a few singular value decompositions. Memory: a few Jacobians.
@@ -231,10 +215,12 @@ def jacobian_profile(
     (tensor([1.5000, 1.5000], dtype=torch.float64), tensor([1.0000, 0.5000], dtype=torch.float64))
     """
     with evaluation_mode(as_module(model)), torch.enable_grad():
-        uses, _, skipped = _run(model, x, blocks)
+        uses, _, skipped, _ = _run(model, x, blocks)
         made: list[BlockJacobian] = []
         chain = _Chain(uses)
         for use in uses:
+            if use.network.rows is not None:
+                use.network = _row_by_row(use)
             matrices = _matrices(use)
             made.append(_describe(use, matrices))
             chain.follow(matrices)
@@ -263,51 +249,47 @@ def block_jacobian(block: nn.Module, x: Tensor) -> Tensor:
 
 def _run(
     model: nn.Module, x: Tensor, blocks: Sequence[str] | None
-) -> tuple[list[_Use], Tensor, list[str]]:
-    """Every use of the named blocks, what the model returned, and the blocks that do not fit."""
+) -> tuple[list[_Use], Tensor, list[str], dict[Value, Tensor]]:
+    """Every use of the blocks, what the model returned, the blocks that do not fit, parameters."""
     if not isinstance(x, Tensor) or x.is_floating_point():
         as_batch(x)  # whole numbers, such as tokens, have nothing to check
-    names = block_names(model) if blocks is None else list(blocks)
-    modules = dict(model.named_modules(remove_duplicate=False))
-    for name in names:
-        if name not in modules:
-            raise UnknownName("block", name, modules)
-    uses: list[_Use] = []
-    unfit: set[str] = set()
-    waiting: list[list[Any]] = []
-
-    def keep(module: nn.Module, inputs: tuple[Any, ...], named: Any) -> None:
-        # copies: the block, or what adds to its input later, may work in place
-        given = [*inputs, *named.values()]
-        waiting.append([v.detach().clone() if isinstance(v, Tensor) else v for v in given])
-
-    def recorder(name: str) -> Callable[..., Any]:
-        def record(module: nn.Module, inputs: tuple[Any, ...], named: Any, output: Any) -> Any:
-            given = waiting.pop()
-            tensors = [v for v in (*given, output) if isinstance(v, Tensor)]
-            fits = len(given) == 1 and len(tensors) == 2
-            if not fits or not all(t.is_floating_point() and t.ndim for t in tensors):
-                unfit.add(name)
-                return None
-            count = 1 + sum(u.module is module for u in uses)
-            shown = name or type(module).__name__
-            uses.append(
-                _Use(f"{shown} ({count})" if count > 1 else shown, module, given[0], output)
-            )
-            # a copy goes on: an activation that works in place would overwrite what is measured
-            return output.clone()
-
-        return record
-
     entered = x.detach().clone()
-    if entered.is_floating_point():
-        entered.requires_grad_()
-    like = next(iter(model.parameters()), None)
-    with _hooks(modules, names, keep, recorder):
-        # of a copy: a leaf cannot be changed in place
-        outputs = answered(lambda t: one_output(model(t.clone())), entered, like)
-    ran = {id(u.module) for u in uses}
-    skipped = [n for n in names if n in unfit or id(modules[n]) not in ran]
+    with torch.no_grad():
+        like = next(iter(model.parameters()), None)
+        answered(lambda t: one_output(model(t.clone())), entered, like)
+    network = record(model, entered)
+    names = None if blocks is None else _first_names(model, network, blocks)
+    free = {k for k, p in model.named_parameters() if p.requires_grad}
+    leaves = {
+        value: network.tensors[value].clone().requires_grad_(name in free)
+        for name, value in network.parameters.items()
+    }
+    entered.requires_grad_(entered.is_floating_point())
+    held: dict[Value, Any] = {network.inputs[0]: entered}
+
+    def step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = called(op, args, kwargs)
+        pair_up(op.result, made, held)
+        return made
+
+    outputs = one_output(network.evaluate([entered], len(entered), step, leaves))
+    uses: list[_Use] = []
+    unfit: dict[str, None] = {}
+    counts: dict[str, int] = {}
+    runs = _runs(network, names)
+    for name, own in runs:
+        ends = _ends(network, own)
+        if ends is None:
+            unfit[name] = None
+            continue
+        counts[name] = counts.get(name, 0) + 1
+        shown = name or network.title
+        shown = f"{shown} ({counts[name]})" if counts[name] > 1 else shown
+        first, last = ends
+        part = network.until(last, after=(first,))
+        uses.append(_Use(shown, part, held[first].detach(), held[last]))
+    ran = {name for name, _ in runs}
+    skipped = [*unfit, *(b for b in (names or {}).values() if b not in ran)]
     if blocks is not None and skipped:
         raise UnsupportedModel(
             f"{skipped[0]} does not map one tensor of floating-point numbers to another, or did "
@@ -316,30 +298,59 @@ def _run(
     kept = [u for u in uses if u.left.requires_grad]
     if not kept:
         raise UnsupportedModel(f"no block of {type(model).__name__} maps a tensor to a tensor")
-    return kept, outputs, skipped
+    return kept, outputs, skipped, leaves
 
 
-@contextmanager
-def _hooks(
-    modules: dict[str, nn.Module],
-    names: Sequence[str],
-    keep: Callable[..., None],
-    recorder: Callable[[str], Any],
-) -> Iterator[None]:
-    handles = []
-    for module, name in {modules[n]: n for n in reversed(names)}.items():
-        handles.append(module.register_forward_pre_hook(keep, with_kwargs=True))
-        handles.append(module.register_forward_hook(recorder(name), with_kwargs=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _first_names(model: nn.Module, network: Network, blocks: Sequence[str]) -> dict[str, str]:
+    """The name that the network has for each block, and the one that was asked for."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    first = {id(module): name for name, module in model.named_modules()}
+    visited = dict.fromkeys(visit.layer for op in network for visit in op.visits)
+    found = {}
+    for name in blocks:
+        if name in visited:
+            found[name] = name
+        elif name in modules:  # used in several places, it has the name of the first
+            found[first[id(modules[name])]] = name
+        else:
+            raise UnknownName("block", name, {**modules, **visited})
+    return found
+
+
+#: Modules that are opened: each of their parts is a block.
+_CONTAINERS = ("Sequential", "ModuleList")
+
+
+def _runs(network: Network, names: dict[str, str] | None) -> list[tuple[str, list[Operation]]]:
+    """The operations of every use of the blocks; unless given, containers are opened."""
+    found: dict[tuple[str, Any], list[Operation]] = {}
+    for op in network:
+        visits = {v.layer: v for v in reversed(op.visits)}
+        if names is None:
+            inside = [v for v in op.visits if v.layer and v.kind not in _CONTAINERS]
+            visits = {v.layer: v for v in inside[:1]}
+        for visit in visits.values():
+            if names is None or visit.layer in names:
+                found.setdefault((visit.layer, visit.call), []).append(op)
+    if not found and names is None:
+        return [("", network.operations)]
+    return [((names or {}).get(layer, layer), own) for (layer, _), own in found.items()]
+
+
+def _ends(network: Network, own: list[Operation]) -> tuple[Value, Value] | None:
+    """The one tensor that a block takes and the one that it gives; None if there are others."""
+    entering, leaving = network.boundary(own)
+    ends = [*entering, *leaving]
+    fits = len(entering) == len(leaving) == 1
+    if not fits or not all(v.dtype.is_floating_point and v.shape for v in ends):
+        return None
+    return ends[0], ends[1]
 
 
 def _gradients(
     uses: list[_Use],
     outputs: Tensor,
+    leaves: dict[Value, Tensor],
     loss: Callable[[Tensor], Tensor] | None,
     generator: RandomSource,
 ) -> tuple[list[float], list[float]]:
@@ -356,8 +367,13 @@ def _gradients(
             raise InvalidInput(
                 f"loss must return one number, a tensor with one entry, not {described(value)}"
             )
+    if not value.requires_grad:
+        raise UnsupportedModel(
+            "no gradient leads from the outputs to the blocks: the model detaches them, or runs "
+            "under no_grad"
+        )
     places = [u.left for u in uses]
-    parameters = [[p for p in u.module.parameters() if p.requires_grad] for u in uses]
+    parameters = [_parameters(u, leaves) for u in uses]
     flat = [p for some in parameters for p in some]
     found = torch.autograd.grad(value.reshape(()), [*places, *flat], allow_unused=True)
     samples = math.sqrt(len(outputs))
@@ -365,6 +381,12 @@ def _gradients(
     rest = iter(found[len(places) :])
     at_parameters = [_length([next(rest) for _ in some]) for some in parameters]
     return at_outputs, at_parameters
+
+
+def _parameters(use: _Use, leaves: dict[Value, Tensor]) -> list[Tensor]:
+    """Those that a block uses, if they are free."""
+    own = dict.fromkeys(v for op in use.network for v in op.inputs)
+    return [leaves[v] for v in own if v in leaves and leaves[v].requires_grad]
 
 
 def _length(tensors: Sequence[Tensor | None]) -> float:
@@ -384,14 +406,14 @@ def _matrices(use: _Use) -> Tensor | None:
     n, m = use.entered[0].numel(), use.left[0].numel()
     if n * m > LARGEST_MATRIX:
         return None
-    rows = [_jacobian(use.module, sample) for sample in use.entered.detach()]
+    rows = [_jacobian(use, sample) for sample in use.entered.detach()]
     made = torch.stack(rows).double()
     if not bool(made.isfinite().all()):
         raise NonFinite(f"the Jacobian of {use.name} has entries that are not finite")
     return made
 
 
-def _jacobian(block: nn.Module, sample: Tensor) -> Tensor:
+def _jacobian(block: Callable[[Tensor], Any], sample: Tensor) -> Tensor:
     """`[m, n]` of one sample: as many copies of it as there are rows, one backward pass."""
     outputs = _applied(block, sample.unsqueeze(0))[0].numel()
     most = max(1, _ROWS_AT_ONCE // (8 * max(sample.numel(), outputs)))
@@ -406,15 +428,33 @@ def _jacobian(block: nn.Module, sample: Tensor) -> Tensor:
     return torch.cat(rows).flatten(1)
 
 
-def _applied(block: nn.Module, samples: Tensor) -> Tensor:
+def _applied(block: Callable[[Tensor], Any], samples: Tensor) -> Tensor:
     values = block(samples.clone())  # a copy: it may work in place
-    if not isinstance(values, Tensor) or len(values) != len(samples):
+    if not isinstance(values, Tensor) or not values.ndim or len(values) != len(samples):
         raise ShapeMismatch(
             f"{type(block).__name__} does not return one row for each of {len(samples)} samples"
         )
+    one_output(values)  # refuses what is no real number
     if not values.requires_grad:
         return values + 0 * samples.sum()  # it does not depend on its input
     return values
+
+
+def _row_by_row(use: _Use) -> Network:
+    """The block of a network that needs all its rows at once, if it does not need them itself."""
+    network = replace(use.network, rows=None)
+    first = use.left[:1].detach()
+    try:
+        with torch.no_grad():
+            (alone,) = network.evaluate([use.entered[:1]], 1, called)
+    except (RuntimeError, IndexError):
+        alone = None
+    if alone is None or alone.shape != first.shape or not torch.allclose(alone, first):
+        raise UnsupportedModel(
+            f"{use.name} mixes the rows of its input, and a Jacobian is of one of them: "
+            f"{use.network.fixed_because}"
+        )
+    return network
 
 
 def _describe(use: _Use, matrices: Tensor | None) -> BlockJacobian:
@@ -429,7 +469,7 @@ def _describe(use: _Use, matrices: Tensor | None) -> BlockJacobian:
             eye = torch.eye(n, dtype=matrices.dtype, device=matrices.device)
             departure = float(torch.linalg.matrix_norm(matrices - eye, 2).max())
     else:
-        operators = [_operator(use.module, sample) for sample in use.entered.detach()]
+        operators = [_operator(use, sample) for sample in use.entered.detach()]
         largest = max(_norm(a) for a in operators)
         if same:
             departure = max(_norm(a - LinearOperator.identity(n, dtype=a.dtype, device=a.device))
@@ -447,7 +487,7 @@ def _describe(use: _Use, matrices: Tensor | None) -> BlockJacobian:
     )
 
 
-def _operator(block: nn.Module, sample: Tensor) -> LinearOperator:
+def _operator(block: Callable[[Tensor], Any], sample: Tensor) -> LinearOperator:
     """The Jacobian at one sample, by its products."""
     point = sample.unsqueeze(0).clone().requires_grad_()
     value = _applied(block, point)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_matrix, first_entry, whole_number
 from torchtheory.core.errors import EmptyData, NonFinite, ShapeMismatch
-from torchtheory.core.mapping import Mapped
+from torchtheory.core.mapping import Mapped, hessian
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.primer.differences import Function, hessian_at
@@ -154,7 +154,7 @@ def probe_convexity(
 def _flattest(function: Function, x: Tensor) -> tuple[float, Tensor]:
     """The smallest eigenvalue of the Hessian at a point, and its vector."""
     if len(x) <= 200:
-        eigenvalues, vectors = torch.linalg.eigh(torch.func.hessian(function)(x))
+        eigenvalues, vectors = torch.linalg.eigh(hessian(function)(x))
         return float(eigenvalues[0]), vectors[:, 0]
     pair = top_eigenpairs(hessian_at(function, x), which="smallest", tolerance=1e-4)
     return float(pair.values[0]), pair.vectors[:, 0]

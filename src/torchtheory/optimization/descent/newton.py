@@ -20,6 +20,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_vector, nonnegative_number, positive_number
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
+from torchtheory.core.mapping import hessian
 from torchtheory.linalg.conjugate_gradients import conjugate_gradients
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator, apply, check_square
@@ -262,9 +263,9 @@ def newton_direction(function: Function, blocks: Blocks = "full") -> Direction:
     def direction(theta: Tensor, _: int) -> Tensor:
         if theta.ndim != 1:
             raise ShapeMismatch(f"Newton's method moves one point [p], not {list(theta.shape)}")
-        hessian = LinearOperator.from_matrix(torch.func.hessian(function)(theta))
+        bends = LinearOperator.from_matrix(hessian(function)(theta))
         slope = torch.func.grad(function)(theta)
-        return diagonal_blocks(hessian, blocks).solve(slope)
+        return diagonal_blocks(bends, blocks).solve(slope)
 
     return direction
 

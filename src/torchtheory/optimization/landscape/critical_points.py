@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchtheory.core.checks import all_finite, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.mapping import hessian
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.optimization.descent.iterates import (
     Function,
@@ -116,9 +117,9 @@ def _second_order(
     if shape:
         raise ShapeMismatch(f"the function must have one value at a point [p], not {shape}")
     slope = float(torch.func.grad(function)(point).norm())
-    hessian = torch.func.hessian(function)(point)
-    all_finite(hessian, "the Hessian at the point")
-    eigenvalues, vectors = torch.linalg.eigh((hessian + hessian.T) / 2)
+    bends = hessian(function)(point)
+    all_finite(bends, "the Hessian at the point")
+    eigenvalues, vectors = torch.linalg.eigh((bends + bends.T) / 2)
     small = tolerance * max(1.0, float(eigenvalues.abs().max()))
     return slope, eigenvalues, vectors, small
 

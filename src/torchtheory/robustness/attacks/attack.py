@@ -53,7 +53,8 @@ class AttackResult:
             within the radius if there is one, `[n]`; in regression, whether the loss grew. It is
             true for samples on which the model erred from the start.
         success_before: the same without a perturbation, `[n]`.
-        norms: lengths `[n]` of the perturbations in the attack's norm.
+        norms: lengths `[n]` of the perturbations in the attack's norm; infinite where an attack
+            that looks for the shortest one found none.
         losses: what the attack made large, at the inputs found, `[n]`.
         clean_losses: the same at the inputs given.
         queries: passes forward in which each sample took part, `[n]`.
@@ -80,9 +81,10 @@ class AttackResult:
         return float(self.success.double().mean())
 
     def __repr__(self) -> str:
+        found = self.norms[self.norms.isfinite()].tolist()
         return (
             f"AttackResult({int(self.success.sum())} of {len(self)} fooled, longest perturbation "
-            f"{float(self.norms.max()):.3g} in L{self.norm}, {int(self.queries.sum())} queries, "
+            f"{max(found, default=0.0):.3g} in L{self.norm}, {int(self.queries.sum())} queries, "
             f"{int(self.gradients.sum())} gradients)"
         )
 
@@ -143,7 +145,7 @@ class Attack(ABC):
             y: class numbers `[n]`; 0/1 or -1/1 for one logit; real targets for regression.
             private: False attacks the model itself, which saves the copy; for use in a training.
         """
-        x = _checked_inputs(x, y, self.box)
+        x = checked_inputs(x, y, self.box)
         source = as_generator(self.generator)
         seed = int(torch.randint(2**62, (1,), generator=source, device=source.device))
         with opened(model, x, seed, private=private) as network:
@@ -305,11 +307,17 @@ class Region:
             part.lower, part.upper = self.lower[rows], self.upper[rows]
         return part
 
-    def project(self, points: Tensor) -> Tensor:
-        """The nearest points of the region."""
+    def project(self, points: Tensor, *, boxed: bool = False) -> Tensor:
+        """The nearest points of the region.
+
+        Args:
+            points: anywhere.
+            boxed: whether they are known to lie in the box, where those that are nearest in the
+                L1 ball lie as well: it takes every entry towards x.
+        """
         if self.norm == "inf":
             return torch.clamp(points, self.lower, self.upper)
-        low, high = self.room
+        low, high = (None, None) if boxed and self.norm == "1" else self.room
         delta = points.double() - self.x.double() if self.coarse else points - self.x
         return self.moved(balls.project(delta, self.radius, self.norm, low, high))
 
@@ -335,7 +343,7 @@ class Region:
         """A steepest step of a length, back in the region."""
         low, high = room_in(self.box, points) if self.norm == "1" else (None, None)
         step = balls.steepest_step(gradient, length, self.norm, low, high)
-        return self.project(step.add_(points))
+        return self.project(step.add_(points), boxed=self.norm == "1")
 
     def random_points(self, generator: torch.Generator) -> Tensor:
         """Points that are uniform in the ball, put into the box."""
@@ -366,7 +374,8 @@ def slack(radius: float) -> float:
     return radius * (1 + 1e-4)
 
 
-def _checked_inputs(x: Tensor, y: Tensor, box: tuple[float, float] | None) -> Tensor:
+def checked_inputs(x: Tensor, y: Tensor, box: tuple[float, float] | None) -> Tensor:
+    """The inputs of an attack, refused where they cannot be attacked."""
     for value, name in ((x, "x"), (y, "y")):
         if not isinstance(value, Tensor):
             raise InvalidType(f"{name} must be a torch tensor, not {described(value)}")

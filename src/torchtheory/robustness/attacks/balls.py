@@ -22,6 +22,9 @@ Norm = Literal["inf", "2", "1"]
 #: Every norm, with the exponent of its dual: the size of a gradient is measured in that one.
 DUAL_EXPONENTS: dict[Norm, float] = {"inf": 1.0, "2": 2.0, "1": math.inf}
 
+#: Entries that a step in L1 looks at before it sorts all of them.
+_FIRST_PLACES = 32
+
 
 def as_norm(norm: str | float) -> Norm:
     """The norm that a name or a number stands for.
@@ -83,27 +86,23 @@ def project(
         inside = delta.clamp(-radius, radius)
         return inside if low is None else inside.clamp(low, high)
     if norm == "2":
-        size = lengths(delta, norm)
-        factor = (radius / size.clamp_min(torch.finfo(delta.dtype).tiny)).clamp_max(1.0)
-        factor = _column(factor, delta)
+        size = _sizes(delta).clamp_min_(torch.finfo(delta.dtype).tiny)
+        factor = size.reciprocal_().mul_(radius).clamp_max_(1.0)
         if low is None or high is None:
             return delta * factor
         given = delta.double() if delta.dtype in (torch.float16, torch.bfloat16) else delta
-        size, room = given.abs(), torch.where(given >= 0, high, -low)
-        found = torch.minimum(size * _scale(size, room, radius, factor), room)
-        return found.copysign(given).to(delta.dtype)
+        return _scaled(given, low, high, radius, factor).to(delta.dtype)
     flat = delta.flatten(1).double()
     size = flat.abs()
-    room = _room(flat, low, high)
-    inside = torch.minimum(size, room)
-    outside = inside.sum(1, keepdim=True) > radius
-    if bool((size <= room).all()):  # no entry comes to an end of the box
-        shrunk = (size - _simplex_threshold(size, radius)).clamp_min(0.0)
+    room = None if low is None or high is None else _room(flat, low, high)
+    if room is None or bool((size <= room).all()):  # no entry comes to an end of the box
+        shrunk = (size - _simplex_threshold(size, radius)).clamp_min_(0.0)
     else:
+        inside = torch.minimum(size, room)
         threshold = _threshold(size, room, radius)[:, None]
-        shrunk = torch.minimum((size - threshold).clamp_min(0.0), room)
-    found = torch.where(outside, shrunk, inside).copysign(flat)
-    return found.to(delta.dtype).reshape(delta.shape)
+        shrunk = torch.minimum((size - threshold).clamp_min_(0.0), room)
+        shrunk = torch.where(inside.sum(1, keepdim=True) > radius, shrunk, inside)
+    return shrunk.copysign_(flat).to(delta.dtype).reshape(delta.shape)
 
 
 def steepest_step(
@@ -133,29 +132,17 @@ def steepest_step(
     if norm == "inf":
         return gradient.sign() * longest
     if norm == "2":
-        size = lengths(gradient, norm)
-        factor = torch.where(size > 0, 1 / size, 0.0)
-        return gradient * (_column(factor, gradient) * longest)
+        factor = _sizes(gradient).reciprocal_().nan_to_num_(0.0, 0.0, 0.0)  # 0 for a gradient of 0
+        return gradient * factor.mul_(longest)
     flat = gradient.flatten(1)
-    size, first = flat.abs().max(1, keepdim=True)
-    sign = flat.gather(1, first).sign()
-    if low is None or high is None:
-        most = torch.full_like(size, math.inf)
-    else:
-        up, down = (v.flatten(1).gather(1, first).to(flat) for v in (high, low))
-        most = torch.where(sign >= 0, up, -down)
-    all_of_it = length[:, None] if isinstance(length, Tensor) else torch.full_like(size, length)
-    if bool((most >= all_of_it).all()):  # the steepest entry has room for the whole step
-        step = torch.zeros_like(flat).scatter(1, first, all_of_it.to(flat.dtype) * sign)
-        return step.reshape(gradient.shape)
-    room = _room(flat, low, high)
-    order = flat.abs().argsort(1, descending=True)
-    sorted_room = room.gather(1, order)
-    used = _before(sorted_room)
     limit = length[:, None] if isinstance(length, Tensor) else length
-    taken = torch.minimum(sorted_room, (limit - used).clamp_min(0.0))
-    step = torch.zeros_like(flat).scatter(1, order, taken.to(flat.dtype)) * flat.sign()
-    return step.reshape(gradient.shape)
+    if low is None or high is None:
+        order = flat.abs().argmax(1, keepdim=True)
+        taken = flat.gather(1, order).sign_().mul_(limit)
+    else:
+        order, taken = _in_turn(flat.abs(), _room(flat, low, high), limit)
+        taken = flat.gather(1, order).sign_().mul_(taken)
+    return torch.zeros_like(flat).scatter_(1, order, taken).reshape(gradient.shape)
 
 
 def nearest_on_plane(
@@ -244,6 +231,28 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
+def _sizes(values: Tensor) -> Tensor:
+    """Lengths in $L^2$ `[n, 1, ...]`, in memory of their own."""
+    axes = tuple(range(1, values.ndim))
+    size: Tensor = torch.linalg.vector_norm(values, 2.0, dim=axes, keepdim=True)
+    return size
+
+
+def _in_turn(size: Tensor, room: Tensor, limit: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Places `[n, k]` of the largest entries, and what each takes of the limit in its turn.
+
+    Few are enough where there is room, and all are sorted only where they are not.
+    """
+    most = size.shape[1]
+    for k in (min(most, _FIRST_PLACES), most):
+        order = size.topk(k, dim=1).indices
+        each = room.gather(1, order)
+        used = each.cumsum(1)
+        if k == most or bool((used[:, -1:] >= limit).all()):
+            break
+    return order, torch.minimum(each, (limit - used.sub_(each)).clamp_min_(0.0))
+
+
 def _before(values: Tensor) -> Tensor:
     """Sums of the entries before each one; entries may be infinite."""
     return torch.cat([torch.zeros_like(values[:, :1]), values[:, :-1].cumsum(1)], 1)
@@ -257,8 +266,8 @@ def _room(flat: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
     return towards.clamp_min(0.0)
 
 
-def _scale(size: Tensor, room: Tensor, radius: float, start: Tensor) -> Tensor:
-    r"""$s\in[0,1]$ with $\sum_i\min(s|z_i|,c_i)^2=\varepsilon^2$, or 1 where that is at most so.
+def _scaled(z: Tensor, low: Tensor, high: Tensor, radius: float, start: Tensor) -> Tensor:
+    r"""$\mathrm{clip}(sz,\ell,u)$ of length $\varepsilon$, or with $s=1$ where that is shorter.
 
     Entries that $s$ takes to their ends stay there while $s$ grows to make up for them; it ends
     when no further one does.
@@ -266,29 +275,30 @@ def _scale(size: Tensor, room: Tensor, radius: float, start: Tensor) -> Tensor:
     Args:
         start: $s$ for entries without ends, which is too small, `[n, 1, ...]`.
     """
-    axes = tuple(range(1, size.ndim))
-    tiny = torch.finfo(size.dtype).tiny
-    s, before = start, 0
+    tiny = torch.finfo(z.dtype).tiny
+    s, before = start, z.numel()
     while True:
-        ended = size * s > room
-        count = int(ended.sum())
+        moved = z * s
+        found = moved.clamp(low, high)
+        free = found == moved
+        count = int(torch.count_nonzero(free))
         if count == before:
-            return s
+            return found
         before = count
-        taken = torch.where(ended, room, 0.0).square_().sum(axes, keepdim=True)
-        left = torch.where(ended, 0.0, size).square_().sum(axes, keepdim=True)
-        more = ((radius**2 - taken).clamp_min_(0.0) / left.clamp_min_(tiny)).sqrt_()
-        s = torch.maximum(more.clamp_max_(1.0), s)
+        # what is missing is for the free entries to make up
+        missing = (radius**2 - _sizes(found).square_()).clamp_min_(0.0)
+        left = _sizes(z * free).square_().clamp_min_(tiny)
+        s = missing.div_(left).addcmul_(s, s).sqrt_().clamp_max_(1.0)
 
 
 def _simplex_threshold(size: Tensor, radius: float) -> Tensor:
-    r"""$\lambda$ with $\sum_i\max(|z_i|-\lambda,0)=\varepsilon$, `[n, 1]`; larger at 0.
+    r"""$\lambda$ with $\sum_i\max(|z_i|-\lambda,0)=\varepsilon$, `[n, 1]`; 0 inside of the ball.
 
     With the entries in descending order, the largest of $(s_1+\dots+s_k-\varepsilon)/k$.
     """
     ordered = size.sort(1, descending=True).values.cumsum(1)
     counts = torch.arange(1, size.shape[1] + 1, dtype=size.dtype, device=size.device)
-    return ((ordered - radius) / counts).amax(1, keepdim=True)
+    return ordered.sub_(radius).div_(counts).amax(1, keepdim=True).clamp_min_(0.0)
 
 
 def _threshold(size: Tensor, room: Tensor, radius: float) -> Tensor:

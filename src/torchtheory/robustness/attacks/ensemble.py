@@ -20,9 +20,10 @@ from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.progress import track
 from torchtheory.core.random import RandomSource
+from torchtheory.models.opened import opened
 from torchtheory.models.targets import Task
 from torchtheory.robustness.attacks.adaptive import APGD
-from torchtheory.robustness.attacks.attack import Attack, AttackResult, Best, slack
+from torchtheory.robustness.attacks.attack import Attack, AttackResult, Best, checked_inputs, slack
 from torchtheory.robustness.attacks.balls import as_norm, lengths
 from torchtheory.robustness.attacks.goals import cross_entropy, margin
 from torchtheory.robustness.attacks.gradient_steps import PGD
@@ -316,10 +317,14 @@ def gradient_masking(
     Warns with a `GradientMaskingWarning` if it is suspicious.
     """
     same: dict[str, Any] = {"norm": norm, "box": box, "generator": generator}
-    zero = FirstGradients(**same)(model, x, y)
+    slopes = FirstGradients(**same)
     losses = ("cross_entropy", "margin")
-    white = [PGD(radius, steps, loss=loss, **same)(model, x, y) for loss in losses]
-    black = Square(radius, max_queries, **same)(model, x, y)
+    along = [PGD(radius, steps, loss=loss, **same) for loss in losses]
+    search = Square(radius, max_queries, **same)
+    with opened(model, checked_inputs(x, y, slopes.box), 0) as network:  # one copy for all of them
+        zero = slopes(network, x, y, private=False)
+        white = [attack(network, x, y, private=False) for attack in along]
+        black = search(network, x, y, private=False)
     right = ~zero.success_before
     if not bool(right.any()):
         raise InvalidInput("the model errs on all of these samples: there is nothing to attack")

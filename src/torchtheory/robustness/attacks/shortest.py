@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,7 +28,14 @@ from torchtheory.core.checks import (
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.progress import track
 from torchtheory.models.targets import Task
-from torchtheory.robustness.attacks.attack import AT_ONCE, Attack, Best, room_in, slack
+from torchtheory.robustness.attacks.attack import (
+    AT_ONCE,
+    Attack,
+    AttackResult,
+    Best,
+    room_in,
+    slack,
+)
 from torchtheory.robustness.attacks.balls import (
     Norm,
     as_norm,
@@ -46,6 +53,8 @@ _HALVINGS = 12
 @dataclass(frozen=True)
 class ShortestAttack(Attack):
     """An attack that makes the perturbation short; see `DeepFool`, `CarliniWagner`, `FAB`.
+
+    Where it finds none the norm is infinite, as that of no perturbation would be a distance of 0.
 
     Attributes:
         radius: beyond which a perturbation does not count as a success; none unless given.
@@ -73,6 +82,12 @@ class ShortestAttack(Attack):
 
     def _start(self, victim: Victim, clean: Tensor, fooled: Tensor) -> Best:
         return Best(victim.x.clone(), fooled, torch.zeros_like(clean), holds_goal=False)
+
+    def _attacked(self, victim: Victim, generator: torch.Generator) -> AttackResult:
+        found = super()._attacked(victim, generator)
+        missed = lengths(found.adversarial - victim.x, found.norm) == 0
+        missed &= ~found.success
+        return replace(found, norms=found.norms.masked_fill(missed, math.inf))
 
     def search(self, victim: Victim, best: Best, generator: torch.Generator) -> None:
         rows = (~best.fooled).nonzero().flatten()

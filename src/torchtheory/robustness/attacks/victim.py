@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.errors import InvalidInput, UnsupportedModel
-from torchtheory.models.model import main_output, one_output
+from torchtheory.core.errors import UnsupportedModel
+from torchtheory.models.model import main_output, one_output, real_rows
 from torchtheory.models.opened import answer
 from torchtheory.models.targets import Task
 from torchtheory.robustness.attacks.goals import Goal
@@ -42,8 +44,16 @@ class Victim:
     ) -> None:
         self.network, self.x, self.y, self.task = network, x, y, task
         self.targeted, self.part, self.classes = targeted, part, classes
-        self.queries = torch.zeros(len(x), dtype=torch.long)
-        self.gradients = torch.zeros(len(x), dtype=torch.long)
+        self._of_all = {"queries": 0, "gradients": 0}
+        self._of_some = {k: torch.zeros(len(x), dtype=torch.long) for k in self._of_all}
+
+    @property
+    def queries(self) -> Tensor:
+        return self._of_some["queries"] + self._of_all["queries"]
+
+    @property
+    def gradients(self) -> Tensor:
+        return self._of_some["gradients"] + self._of_all["gradients"]
 
     def targets(self, rows: Tensor | None = None) -> Tensor:
         """`y`, of some samples."""
@@ -65,7 +75,7 @@ class Victim:
             scores = self.run(moved)
             values = goal(scores, self.targets(rows))
             refuse_constant(values)
-            (gradient,) = torch.autograd.grad(values.sum(), moved)
+            (gradient,) = torch.autograd.grad(values, moved, torch.ones_like(values))
         return scores.detach(), values.detach(), finite(gradient)
 
     def fooled(self, scores: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -77,13 +87,12 @@ class Victim:
 
     def count(self, rows: Tensor | None, *, queries: int = 0, gradients: int = 0) -> None:
         """Note passes that the samples `rows` took part in; a row may stand for several points."""
-        for counter, number in ((self.queries, queries), (self.gradients, gradients)):
-            if not number:
-                continue
+        for what, number in (("queries", queries), ("gradients", gradients)):
             if rows is None:
-                counter += number
-            else:
-                counter.index_add_(0, rows.cpu(), torch.full((len(rows),), number))
+                self._of_all[what] += number
+            elif number:
+                counts = torch.full((len(rows),), number)
+                self._of_some[what].index_add_(0, rows.cpu(), counts)
 
     def run(self, points: Tensor) -> Tensor:
         """Scores at points, in whatever derivative is being taken; nothing is counted."""
@@ -116,7 +125,7 @@ def refuse_constant(values: Tensor) -> None:
 
 def finite(gradient: Tensor) -> Tensor:
     """The gradient with 0 for what is no number: there it says nothing."""
-    if bool(torch.isfinite(gradient.sum())):
+    if math.isfinite(float(gradient.sum())):
         return gradient
     return gradient.nan_to_num(0.0, 0.0, 0.0)
 
@@ -126,10 +135,4 @@ def part_of(network: nn.Module, x: Tensor) -> tuple[int | str | None, Tensor]:
     with torch.no_grad():
         returned = answer(network, x.clone())
     part = main_output(returned)
-    outputs = one_output(returned, part)
-    if outputs.ndim == 0 or len(outputs) != len(x):
-        raise InvalidInput(
-            f"the model returns {list(outputs.shape)} for {len(x)} samples: attacks need one row "
-            "of outputs per sample"
-        )
-    return part, outputs
+    return part, real_rows(one_output(returned, part), len(x))

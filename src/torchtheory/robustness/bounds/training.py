@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.checks import (
+    as_batch,
     closed_fraction,
     module_with_values,
     nonnegative_number,
@@ -50,6 +51,7 @@ def interval_bounds(
     True
     """
     module_with_values(model)
+    as_batch(x)
     parameters = dict(model.named_parameters())
     buffers = {k: b.clone() for k, b in model.named_buffers()}  # the model may write to them
     graph = trace(

@@ -26,7 +26,7 @@ from torchtheory.sequences.attention.maps import (
     attentions,
     by_heads,
 )
-from torchtheory.tracing.network import BatchSize, Network, Operation, Value, called
+from torchtheory.tracing.network import BatchSize, Network, Operation, Value, Visit, called
 from torchtheory.tracing.passes import evaluated, network_of, without_composites
 from torchtheory.tracing.recorder import input_tensors
 
@@ -223,25 +223,18 @@ class _Block:
 
 def _blocks(network: Network, uses: list[Attention]) -> list[_Block]:
     """The innermost module of a numbered list that each attention belongs to, in order."""
-    found: dict[tuple[str, int], _Block] = {}
+    found: dict[Visit, _Block] = {}
     for use in uses:
-        parts = use.softmax.layer.split(".")
-        ends = [k for k, part in enumerate(parts) if part.isdigit()]
+        numbered = [v for v in use.softmax.visits if v.layer.rpartition(".")[2].isdigit()]
         length = use.weights.shape[-2]
-        if not ends or not isinstance(length, int) or _several_per_sample(network, use):
+        if not numbered or not isinstance(length, int) or _several_per_sample(network, use):
             continue
-        name = ".".join(parts[: ends[-1] + 1])
-        own = _around(network, use.softmax, name)
-        entering = [v for op in own for v in op.inputs if network.makers.get(v) not in own]
-        leaving = [
-            v
-            for op in own
-            for v in op.outputs
-            if v in network.outputs or any(u not in own for u in network.users.get(v, []))
-        ]
-        first = next((v for v in entering if v.follows and len(v.shape) == 3), None)
-        last = next((v for v in reversed(leaving) if v.follows and len(v.shape) == 3), None)
-        found.setdefault((name, own[0].number), _Block(name, first, last, length))
+        entering, leaving = network.boundary(
+            [op for op in network if numbered[-1] in op.visits and op.follows]
+        )
+        first = next((v for v in entering if len(v.shape) == 3), None)
+        last = next((v for v in reversed(leaving) if len(v.shape) == 3), None)
+        found.setdefault(numbered[-1], _Block(numbered[-1].layer, first, last, length))
     return list(found.values())
 
 
@@ -249,21 +242,6 @@ def _several_per_sample(network: Network, use: Attention) -> bool:
     """Whether the first axis of the weights holds more than the samples, windows say."""
     first = use.weights.shape[0]
     return first not in (BatchSize(1), network.rows)
-
-
-def _around(network: Network, op: Operation, layer: str) -> list[Operation]:
-    """The operations in a layer without a pause, around one of them."""
-
-    def inside(other: Operation) -> bool:
-        return other.layer == layer or other.layer.startswith(f"{layer}.")
-
-    place = network.operations.index(op)
-    start = end = place
-    while start > 0 and inside(network.operations[start - 1]):
-        start -= 1
-    while end + 1 < len(network) and inside(network.operations[end + 1]):
-        end += 1
-    return network.operations[start : end + 1]
 
 
 def _allowed(scores: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import hashlib
 import re
 import zipfile
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import FileProblem, InvalidType
 from torchtheory.core.outputs import plain_file, replaced_file
+from torchtheory.models.loading import refuse_bomb, refuse_odd_tensors
+from torchtheory.models.plain_files import load_plain
 from torchtheory.models.samples import Samples
 
 FORMAT = 1
@@ -48,28 +50,42 @@ def load_checkpoint(path: Path, configuration: Mapping[str, str]) -> dict[str, A
     """
     if plain_file(path) is None:
         return None
+    refuse_bomb(path)
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()  # compares every part with its checksum
         if broken is not None:
             raise zipfile.BadZipFile(f"{broken} does not match its checksum")
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = load_plain(path)
     except Exception as error:  # whatever a damaged file makes the readers raise
+        # it may be a file of the user's: no advice to delete it
         raise FileProblem(
-            f"the checkpoint {path} is damaged or no checkpoint ({_first_line(error)}); delete it "
-            "to start anew"
+            f"{path} is a damaged checkpoint or no checkpoint ({_first_line(error)}): give another "
+            "path, or move the file away to start anew"
         ) from None
     if not isinstance(content, dict) or content.get("torchtheory_checkpoint") != FORMAT:
-        raise FileProblem(f"{path} is not a checkpoint of torchtheory's fit (format {FORMAT})")
+        raise FileProblem(
+            f"{path} is not a checkpoint of torchtheory's fit (format {FORMAT}): give another path"
+        )
+    refuse_odd_tensors({f"tensor {k}": t for k, t in enumerate(_tensors(content))}, path)
     stored = content["configuration"]
     for key in [*configuration, *(k for k in stored if k not in configuration)]:
         then, now = stored.get(key, "not set"), configuration.get(key, "not set")
         if then != now:
             raise FileProblem(
                 f"the checkpoint {path} belongs to another training: {key} was {then} and is now "
-                f"{now}; give another path, or delete the file to start anew"
+                f"{now}: give another path, or move the file away to start anew"
             )
     return content
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors of a state."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
 
 
 def refuse_code(value: Any, where: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType
+from torchtheory.core.random import seed_torch
 
 
 def derived_seed(seed: int, purpose: str, epoch: int = 0) -> int:
@@ -54,10 +55,7 @@ RandomState = dict[str, Any]
 
 def seed_global_generators(seed: int) -> None:
     """Seed torch, numpy and Python; only ever called where the caller's states are kept."""
-    # not torch.manual_seed: without CUDA it keeps a stack trace of every call, 0.5 ms each
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)
+    seed_torch(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     random.seed(seed)
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from torchtheory.core.errors import InvalidInput, NotConverged, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, ModelRaised, NotConverged, UnsupportedModel
+from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.progress import track
-from torchtheory.models.model import evaluating, evaluation_mode
+from torchtheory.models.model import evaluating, evaluation_mode, one_output
 from torchtheory.models.problem import Loss
 from torchtheory.training.loop.batches import BatchSource, InMemory, OpenData
 from torchtheory.training.loop.checkpoint import (
@@ -160,7 +161,8 @@ class Training:
                 logits = teacher_outputs(self.distillation.teacher, x).to(self.trained[0])
             optimizer.zero_grad()
             if batch_loss is None:
-                outputs = model(x)
+                with ForeignCode("the model", ModelRaised):
+                    outputs = one_output(model(x))
                 loss = criterion(outputs, y, logits)
             else:
                 on_batch = partial(_on_batch, criterion, logits)

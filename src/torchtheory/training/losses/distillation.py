@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import as_module, closed_fraction, module_with_values, positive_number
 from torchtheory.core.errors import ShapeMismatch
-from torchtheory.models.model import evaluation_mode, global_randomness_kept, one_output
+from torchtheory.models.model import evaluation_mode, global_randomness_kept, one_output, real_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ def teacher_outputs(teacher: nn.Module, x: Tensor, *, chunk: int = 512) -> Tenso
         x = x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
         break
     with torch.no_grad(), evaluation_mode(teacher), global_randomness_kept():
-        return torch.cat([one_output(teacher(part)) for part in torch.split(x, chunk)])
+        parts = torch.split(x, chunk)
+        return torch.cat([real_rows(one_output(teacher(part)), len(part)) for part in parts])
 
 
 def _check_logits(teacher: Tensor, student: Tensor) -> None:

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.mapping import Mapped
-from torchtheory.models.model import Parameters
+from torchtheory.models.model import Parameters, one_output
 from torchtheory.models.untouched import copied
 from torchtheory.nets.activations.table import POINTWISE_LAYERS
 from torchtheory.tracing.chain import as_chain, is_watched
@@ -159,8 +159,7 @@ class StackedModules:
         return outputs.mT
 
     def _one(self, parameters: Parameters, buffers: Parameters, x: Tensor) -> Tensor:
-        out: Tensor = functional_call(self.base, {**parameters, **buffers}, (x,))
-        return out
+        return one_output(functional_call(self.base, {**parameters, **buffers}, (x,)))
 
     def network(self, k: int) -> nn.Module:
         made = copied(self.models[k])

@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.errors import UnsupportedModel
 from torchtheory.training.many.stacked import Stack
 from torchtheory.training.many.stacked_chain import Affine, StackedChain
 from torchtheory.training.many.stacked_losses import StackedLosses
@@ -59,6 +60,11 @@ class TracedGradients:
     def __call__(self, x: Tensor, y: Tensor, *, shared: bool) -> Differentiated:
         stack = self.stack
         outputs = stack.on_shared(x) if shared else stack(x)
+        if not outputs.requires_grad:
+            raise UnsupportedModel(
+                "no gradient leads from the outputs to the parameters: the model detaches its "
+                "outputs, or runs under no_grad"
+            )
         slopes = self.losses.slopes(outputs.detach(), y)
         gradients = list(torch.autograd.grad(outputs, stack.trained, slopes))
         if stack.masks is not None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
-from torchtheory.models.model import evaluation_mode, global_randomness_kept, one_output
+from torchtheory.models.model import evaluation_mode, global_randomness_kept, one_output, real_rows
 from torchtheory.models.samples import Data, Samples, collect
 
 Transform = Callable[[Tensor], Tensor]
@@ -147,8 +147,9 @@ def invariance_gap(
 
     def outputs(inputs: Tensor) -> Tensor:
         with torch.no_grad(), evaluation_mode(model), global_randomness_kept():
-            parts = [one_output(model(part)) for part in torch.split(inputs, chunk)]
-            return torch.cat([p.reshape(len(p) if p.ndim else 1, -1) for p in parts])
+            parts = torch.split(inputs, chunk)
+            rows = [real_rows(one_output(model(part)), len(part)) for part in parts]
+            return torch.cat([made.reshape(len(made), -1) for made in rows])
 
     still = outputs(x)
     spread = (still - still.mean(0)).square().sum(1).mean().sqrt()

@@ -257,7 +257,7 @@ def dropout_penalty(model: nn.Module, x: Tensor, y: Tensor, drop: float) -> Drop
     """
     number_between(drop, "the drop probability", 0, 1, closed="left")
     chain = as_chain(model)
-    head = chain[-1].module
+    head = chain[-1].module if chain else None
     if not isinstance(head, nn.Linear):
         raise UnsupportedModel(f"the last layer must be dense, not {type(head).__name__}")
     with torch.no_grad(), evaluation_mode(model):
