@@ -240,6 +240,12 @@ def test_a_rule_may_decline_a_form_that_is_then_written_out() -> None:
     assert interpret(record(nn.Softmax(-1), torch.zeros(1, 3)), rules, ["x"], 1) == "softmax"
 
 
+def test_what_comes_back_to_itself_is_not_written_out_for_ever() -> None:
+    pool = nn.MaxPool2d(2)
+    network = record(pool, torch.zeros(1, 1, 4, 4), known=lambda name: False)
+    assert [op.name for op in network] == ["max_pool2d"]
+
+
 def test_an_operation_without_a_rule_is_refused_with_its_place() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Tanh()))
     rules = Rules("no bound", {"linear": lambda call: None})

@@ -374,7 +374,7 @@ class _Layers:
         for key, tensor in tensors.items():
             setattr(layer, key, tensor)
         if counted:
-            layer.num_batches_tracked = there._buffers.get("num_batches_tracked")
+            layer.register_buffer("num_batches_tracked", there._buffers.get("num_batches_tracked"))
         parent, _, own = path.rpartition(".")
         network.get_submodule(parent).add_module(own, layer.eval())
         return path

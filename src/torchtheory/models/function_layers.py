@@ -123,7 +123,8 @@ def _embedding(a: Arguments) -> nn.Module | None:
         return None  # it writes to its weights
     padding = a.get("padding_idx")
     padding = None if padding in (None, -1) else padding
-    return nn.Embedding(*a["weight"].shape, padding_idx=padding, device="meta")
+    count, size = a["weight"].shape
+    return nn.Embedding(count, size, padding_idx=padding, device="meta")
 
 
 def _pool(kind: Any) -> Maker:
@@ -179,8 +180,9 @@ def _clamp(a: Arguments) -> nn.Module | None:
     low, high = a.get("min"), a.get("max")
     if low == 0 and high is None:
         return nn.ReLU()
-    numbers = isinstance(low, int | float) and isinstance(high, int | float) and low < high
-    return nn.Hardtanh(low, high) if numbers else None
+    if not isinstance(low, int | float) or not isinstance(high, int | float) or low >= high:
+        return None
+    return nn.Hardtanh(low, high)
 
 
 def _upsampling(a: Arguments) -> nn.Module | None:

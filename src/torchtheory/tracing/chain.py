@@ -230,7 +230,15 @@ def parameters_read(model: nn.Module, x: Tensor | None = None) -> set[str]:
 
 def has_own_forward(module: nn.Module) -> bool:
     """Whether a layer computes what its class of `torch.nn` does; a user's subclass may not."""
-    return type(module).forward.__module__.startswith(("torch.nn.", "torchtheory."))
+    return _home_of_forward(module).startswith(("torch.nn.", "torchtheory."))
+
+
+def _home_of_forward(module: nn.Module) -> str:
+    """The Python module in which its forward pass is written; a scripted one has none."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return ""
+    home: str = type(module).forward.__module__
+    return home
 
 
 # ------------------------------------------------------------------------- which layers are one
@@ -248,7 +256,7 @@ def _is_leaf(module: nn.Module) -> bool:
         return False
     if kind.__module__.startswith(("torch.nn", "torchtheory.nets.activations.table")):
         return kind is not nn.Module
-    if not kind.forward.__module__.startswith("torch.nn."):
+    if not _home_of_forward(module).startswith("torch.nn."):
         return False
     added: set[str] = set()
     for base in kind.__mro__:
@@ -260,9 +268,7 @@ def _is_leaf(module: nn.Module) -> bool:
 
 def _is_closed(link: Link) -> bool:
     """Whether a part of an `nn.Sequential` is taken as it is."""
-    return _is_leaf(link.module) or (
-        type(link.module).forward.__module__.startswith("torchtheory.")
-    )
+    return _is_leaf(link.module) or _home_of_forward(link.module).startswith("torchtheory.")
 
 
 def _flatten(model: nn.Sequential, prefix: str) -> list[Link]:

@@ -116,9 +116,9 @@ def _shapes(model: nn.Module) -> Iterator[tuple[Shape, bool]]:
         yield from own[:5]
     for own in known:
         yield from own
-    sizes = dict.fromkeys(s for p in model.parameters() for s in p.shape[:2])
+    widths = dict.fromkeys(s for p in model.parameters() for s in p.shape[:2])
     rows = dict.fromkeys(len(b) for b in model.buffers() if b.ndim == 2 and len(b) == len(b.T))
-    features = [own[0][0][-1] for own in known if own[0][0]] + list(sizes)
+    features = [own[0][0][-1] for own in known if own[0][0]] + list(widths)
     for size in features[:_LAYERS]:
         yield (2, size), False
         yield (2, 4, size), False
@@ -155,8 +155,9 @@ def _of_layer(layer: nn.Module) -> Iterator[tuple[Shape, bool]]:
     else:
         for kind, dimensions in _SPATIAL.items():
             if isinstance(layer, kind):
+                channels = int(layer.in_channels)  # type: ignore[arg-type]
                 sides = _SIDES if dimensions < 3 else (8, 4, 16, *range(1, 13))
                 for side in sides:
-                    yield (2, layer.in_channels, *(side,) * dimensions), False
-                yield (2, layer.in_channels * 784), False
-                yield (2, layer.in_channels * 1024), False
+                    yield (2, channels, *(side,) * dimensions), False
+                yield (2, channels * 784), False
+                yield (2, channels * 1024), False

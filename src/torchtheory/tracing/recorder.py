@@ -311,6 +311,8 @@ class _Recording(TorchFunctionMode):
         self._path: list[tuple[Visit, nn.Module]] = [(Visit("", type(model).__name__, 0), model)]
         self._calls = 0
         self._inside: list[str] = []
+        self._opened: list[Any] = []
+        self.autocast = False
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
         self._slopes = True
@@ -427,15 +429,19 @@ class _Recording(TorchFunctionMode):
             self._slopes = bool(args[0])
         if name in DESCRIPTIONS or name.startswith("get "):
             return func(*args, **kwargs)
-        if not self.is_known(name):
+        self.autocast = self.autocast or torch.is_autocast_enabled("cpu")
+        # what comes back to itself while it is written out, as max pools do, cannot be
+        if not self.is_known(name) and func not in self._opened:
             simpler = written_out(func, name)
             if simpler is not None:
                 self._inside.append(name)
+                self._opened.append(func)
                 try:
                     with self:
                         return simpler(*args, **kwargs)
                 finally:
                     self._inside.pop()
+                    self._opened.pop()
         # what the arguments are is asked before the function may change them
         given = mapped((args, kwargs), self._of)
         made = func(*args, **kwargs)
@@ -757,6 +763,11 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
         made = network.replay(*more.given)
     for own, theirs in zip(_tensors(made), _tensors(more.output_tensors), strict=True):
         if not agree(own, theirs):
+            if more.autocast:
+                raise UnsupportedModel(
+                    f"{network.title} runs under autocast, which computes with fewer digits: "
+                    "switch it off (torch.autocast(..., enabled=False))"
+                )
             raise UnsupportedModel(
                 f"{network.title} could not be recorded: its operations alone give other numbers "
                 "than the model, so something in it is not made by functions of torch, or "
