@@ -19,7 +19,7 @@ from torchtheory.core.errors import ModelRaised, TorchTheoryError
 from torchtheory.equivariance.layers import equivariance_by_layer
 from torchtheory.explanation.lrp import lrp
 from torchtheory.expressivity.pieces import affine_pieces
-from torchtheory.kernels.infinite.module_limit import module_limit
+from torchtheory.kernels.infinite.module_kernels import module_limit
 from torchtheory.kernels.paths.path_kernel import path_norms
 from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.models.problem import Problem

@@ -221,6 +221,14 @@ def test_an_archive_is_the_same_network(name: str) -> None:
     assert all(op.layer_kind != "ExportedNetwork" for op in network)
 
 
+def test_what_is_carried_may_be_a_number() -> None:
+    rules = Rules(
+        "no depth", {"linear": lambda call: call["input"] + 1, "relu": lambda c: c["input"]}
+    )
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    assert interpret(record(net, torch.zeros(1, 2)), rules, [0], 1) == 2
+
+
 def test_a_rule_may_decline_a_form_that_is_then_written_out() -> None:
     seen: list[str] = []
 
