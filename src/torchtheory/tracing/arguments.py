@@ -61,6 +61,7 @@ def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     >>> bind(Tensor.sum, (x, 0), {})["keepdim"]
     False
     """
+    function = getattr(function, "spelling", function)  # where it stands for another one
     name, _ = plain_name(function)
     if name == "einsum":
         if not args:  # archives give everything by name
