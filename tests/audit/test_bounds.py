@@ -265,6 +265,19 @@ def test_products_add_their_degrees() -> None:
     assert size == NetworkSize((4,), (16, 37), (1, 4), 1)
 
 
+def test_matrices_of_a_users_own_are_layers() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(4, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.mm(torch.mm(x, self.a).abs(), self.b)
+
+    size = measure_size(Problem(Own(), (torch.randn(20, 3), torch.arange(20) % 2)))
+    assert size == NetworkSize((4,), (12, 16), (1, 2), 1)
+
+
 def test_cells_of_a_residual_network_and_of_attention() -> None:
     data = (torch.rand(200, 3), torch.arange(200) % 2)
     found = evaluation.lipschitz_cells(setting(nn.Sequential(Shortcut(), nn.Linear(3, 1)), data))

@@ -88,7 +88,7 @@ def test_a_table_of_a_network() -> None:
     assert rows[7].field is None
     assert sum(r.parameters for r in rows) == sum(p.numel() for p in net.parameters())
     block = layer_table(PreActivationBlock(2, 3, 2), (2, 8, 8))
-    assert all(r.field is None for r in block)
+    assert [r.field for r in block] == [(1, 1), (1, 1), (3, 3), (3, 3), (7, 7)]
     assert sum(r.parameters for r in block) == sum(
         p.numel() for p in PreActivationBlock(2, 3, 2).parameters()
     )

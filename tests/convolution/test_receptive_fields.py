@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tracing.architectures import NAMES, architecture, archived
 from torch import Tensor, nn
 
 from torchtheory.convolution.receptive_fields import (
@@ -53,11 +55,11 @@ def test_the_recursion_is_the_support_of_the_gradient(
         else:
             modules.append(nn.Conv1d(1, 1, taps, stride, dilation=dilation))
     net = nn.Sequential(*modules)
-    found = receptive_fields(net, 1)[-1]
+    found = receptive_fields(net, (1, 150))[-1]
     assert found.size is not None
     first, last = gradient_support(net, 150)
     assert last - first + 1 == found.size[0]
-    assert dependence(net, (1, 150))[-1].box == ((first, last),)
+    assert dependence(net, (1, 150))[-1].box == found.box == ((first, last),)
 
 
 def test_by_hand() -> None:
@@ -66,7 +68,7 @@ def test_by_hand() -> None:
         nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 3, stride=2, padding=1),
         nn.BatchNorm2d(2), nn.Conv2d(2, 2, (3, 5), dilation=(2, 1)), nn.Flatten(),
     )  # fmt: skip
-    found = receptive_fields(net)
+    found = receptive_fields(net, (1, 20, 20))
     assert [f.size for f in found] == [(3, 3), (3, 3), (5, 5), (5, 5), (13, 13), None]
     assert [f.jump for f in found][-2:] == [(2, 2), None]
     assert [f.start for f in found][:3] == [(-1, -1), (-1, -1), (-2, -2)]
@@ -90,9 +92,10 @@ def test_by_hand() -> None:
 def test_layers_between_places(layer: nn.Module, size: tuple[int, int] | None) -> None:
     """Padding moves places, gates and softmax join channels, or places, as their dimension says."""
     net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), layer)
-    found = receptive_fields(net)[-1]
+    found = receptive_fields(net, (1, 12, 12))[-1]
     assert found.size == size
     seen = dependence(net, (1, 12, 12))[-1]
+    assert found.box == seen.box
     assert (seen.size == (3, 3)) == (size is not None)
     if size is not None:
         assert found.start is not None
@@ -102,11 +105,12 @@ def test_layers_between_places(layer: nn.Module, size: tuple[int, int] | None) -
         assert seen.box == tuple((a, a + 2) for a in first)
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("taps", [2, 3, 4])
 def test_padding_that_keeps_the_size_begins_where_torch_does(taps: int) -> None:
     """An even kernel is padded by one place more behind the image than before it."""
     net = nn.Sequential(nn.Conv1d(1, 1, taps, padding="same"))
-    (found,), (seen,) = receptive_fields(net, 1), dependence(net, (1, 9))
+    (found,), (seen,) = receptive_fields(net, (1, 9)), dependence(net, (1, 9))
     assert found.start is not None
     assert seen.box is not None
     assert seen.box[0][0] == found.start[0] + 4
@@ -173,8 +177,11 @@ def test_branches_and_shortcuts() -> None:
     assert found["last"].share == pytest.approx(49 / (15 * 21))
     block = dependence(PreActivationBlock(2, 2, 1), (2, 11, 11))[-1]
     assert block.size == (5, 5)  # two 3 x 3 layers, with or without the shortcut
-    with pytest.raises(UnsupportedModel, match="not a chain"):
-        receptive_fields(Branches())
+    theory = {f.name: f for f in receptive_fields(Branches(), (1, 15, 21))}
+    assert {k: f.box for k, f in theory.items()} == {k: d.box for k, d in found.items()}
+    assert theory["last"].size == (7, 7)
+    assert theory["last"].start == (-3, -3)
+    assert theory["last"].deviation is None  # of branches it is not known
 
 
 def test_what_mixes_all_places() -> None:
@@ -186,7 +193,8 @@ def test_what_mixes_all_places() -> None:
         net = nn.Sequential(nn.Conv2d(2, 2, 1), mixing)
         whole = dependence(net, (2, 9, 9))[-1].whole
         assert whole is not isinstance(mixing, nn.Upsample)
-    assert receptive_fields(nn.Sequential(nn.Conv2d(2, 2, 1), nn.GroupNorm(1, 2)))[1].size is None
+    normalized = nn.Sequential(nn.Conv2d(2, 2, 1), nn.GroupNorm(1, 2))
+    assert receptive_fields(normalized, (2, 9, 9))[1].size is None
     dense = nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(49, 3))
     assert [d.whole for d in dependence(dense, (1, 9, 9))] == [False, True, True]
 
@@ -256,7 +264,7 @@ def test_the_variance_of_the_effective_field() -> None:
         energies.append(effective_receptive_field(net, x, probes=4, generator=seed).energy)
     mean = torch.stack(energies).mean(0)
     places = torch.arange(21, dtype=torch.float64) - 10
-    promised = receptive_fields(net, 1)[-1].deviation
+    promised = receptive_fields(net, (30, 21))[-1].deviation
     assert promised is not None
     assert promised[0] == pytest.approx(2.0)  # 6 layers of variance 2/3
     assert float((mean * places.square()).sum().sqrt()) == pytest.approx(2.0, rel=0.05)
@@ -280,11 +288,7 @@ def test_an_effective_field_by_hand() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda: receptive_fields(nn.Sequential(nn.Conv1d(1, 1, 3))),
-            "takes images of 1 dimension",
-        ),
-        (lambda: receptive_fields(nn.ReLU(), 4), "dimensions must be"),
+        (lambda: receptive_fields(nn.ReLU(), 4), "or its shape, not 4"),  # type: ignore[arg-type]
         (lambda: dependence(nn.ReLU(), (3,)), "at least 2 whole numbers"),
         (lambda: dependence(nn.ReLU(), torch.ones(3, 4).long()), "one input"),
         (lambda: dependence(nn.ReLU(), None), "or its shape, not None"),  # type: ignore[arg-type]
@@ -321,7 +325,7 @@ def test_a_network_of_nan_is_refused() -> None:
 def test_padding_behind_a_stride_counts_its_jump() -> None:
     """The first unit behind a stride of 2 and another padding begins 1 + 2 places outside."""
     net = nn.Sequential(nn.Conv1d(1, 1, 3, stride=2, padding=1), nn.Conv1d(1, 1, 3, padding=1))
-    first, second = receptive_fields(net, 1)
+    first, second = receptive_fields(net, (1, 9))
     assert (first.start, first.size, first.jump) == ((-1,), (3,), (2,))
     assert (second.start, second.size, second.jump) == ((-3,), (7,), (2,))
 
@@ -338,3 +342,71 @@ def test_the_squared_length_of_a_gradient_does_not_grow_with_probes() -> None:
 def test_inputs_that_do_not_fit_are_said_in_a_sentence() -> None:
     with pytest.raises(UnsupportedModel, match="the model raised RuntimeError on inputs of shape"):
         effective_receptive_field(nn.Conv2d(2, 3, 3), torch.zeros(2, 5, 8, 8))
+
+
+SEEING = [n for n in NAMES if architecture(n).x.ndim > 2]
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_fields_of_architectures_are_what_they_depend_on(name: str) -> None:
+    """As a module and out of an archive, at the rim as in the middle."""
+    a = architecture(name)
+    for model in (a.model, archived(name)):
+        theory = {f.name: f.box for f in receptive_fields(model, a.x[0])}
+        assert theory == {d.name: d.box for d in dependence(model, a.x[0])}
+        assert theory
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.ConvTranspose1d(2, 2, 3, stride=2, padding=1, output_padding=1),
+        nn.ConvTranspose1d(2, 2, 4, stride=3, dilation=2),
+        nn.Upsample(scale_factor=2, mode="nearest"),
+        nn.Upsample(size=13, mode="linear"),
+        nn.Upsample(size=13, mode="linear", align_corners=True),
+        nn.AvgPool1d(3, 2, padding=1, ceil_mode=True),
+        nn.AdaptiveMaxPool1d(4),
+        nn.CircularPad1d(2),
+        nn.ReplicationPad1d(3),
+        nn.LPPool1d(2, 3),
+        nn.LocalResponseNorm(2),
+        nn.InstanceNorm1d(2),
+        nn.Conv1d(2, 4, 3, groups=2, padding="same"),
+        nn.Softmax(1),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_every_unit_of_a_layer(layer: nn.Module) -> None:
+    """Behind a window of three with a stride, unit by unit, as NaN shows it."""
+    net = nn.Sequential(nn.Conv1d(1, 2, 3, stride=2), layer).double().eval()
+    x = torch.randn(19, dtype=torch.float64)
+    marked = x.repeat(19, 1)[:, None]
+    marked[torch.arange(19), 0, torch.arange(19)] = math.nan
+    with torch.no_grad():
+        seen = net(marked).isnan()
+    for unit in range(seen.shape[2]):
+
+        class Taken(nn.Module):
+            def __init__(self, unit: int) -> None:
+                super().__init__()
+                self.net, self.last, self.unit = net, nn.Identity(), unit
+
+            def forward(self, x: Tensor) -> Tensor:
+                return F.softplus(self.net(x)[:, :, self.unit : self.unit + 1])
+
+        box = receptive_fields(nn.Sequential(Taken(unit), nn.ReLU()), (1, 19))[-1].box
+        places = seen[:, :, unit].any(1).nonzero().flatten()
+        assert box == (((int(places[0]), int(places[-1])),) if len(places) else None)
+
+
+def test_windows_between_the_old_places() -> None:
+    net = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1), nn.ConvTranspose1d(1, 1, 4, 2, padding=1))
+    found = receptive_fields(net, (1, 16))[-1]
+    assert found.jump == (Fraction(1, 2),)
+    assert found.size == (4,)
+
+
+def test_what_replaces_nan_has_a_field_all_the_same() -> None:
+    found = receptive_fields(Replacing(), (1, 9))
+    assert [f.box for f in found] == [((3, 5),), ((2, 6),)]

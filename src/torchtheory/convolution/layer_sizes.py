@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor, nn
@@ -144,8 +145,7 @@ class LayerRow:
         name, kind: of the layer.
         shape: of its output for one input.
         parameters: of the layer.
-        field: receptive field of a unit per dimension, where the network is a chain of layers; None
-            where `receptive_fields` knows none.
+        field: receptive field of a unit per dimension; None where units have no common one.
         jump: places of the input from one unit to the next, likewise.
     """
 
@@ -154,14 +154,14 @@ class LayerRow:
     shape: tuple[int, ...]
     parameters: int
     field: tuple[int, ...] | None
-    jump: tuple[int, ...] | None
+    jump: tuple[int | Fraction, ...] | None
 
 
 def layer_table(model: nn.Module, input_shape: Sequence[int]) -> list[LayerRow]:
     """Shapes, parameters and receptive fields of a network, layer by layer, in order of use.
 
     Args:
-        model: any module with one input; fields are given where it is a chain of layers.
+        model: any module with one input.
         input_shape: `[channels, ...]` of one input.
 
     Cost: one forward pass.
@@ -188,7 +188,7 @@ def layer_table(model: nn.Module, input_shape: Sequence[int]) -> list[LayerRow]:
             raise ShapeMismatch(f"the network does not take {list(shape)}: {sentence}") from error
     modules = dict(model.named_modules())
     try:
-        fields = {f.name: f for f in receptive_fields(model, max(1, len(shape) - 1))}
+        fields = {f.name: f for f in receptive_fields(model, shape)}
     except (UnsupportedModel, ValueError):
         fields = {}
     rows = []

@@ -6,8 +6,9 @@ depends on places of the input that lie within $r_\ell$ of them, from the first 
 $$r_\ell=r_{\ell-1}+\delta_\ell(k_\ell-1)\,j_{\ell-1},\qquad j_\ell=s_\ell\,j_{\ell-1},\qquad
 r_0=j_0=1$$
 
-(`receptive_fields`, of a chain of layers). *In fact*, of any module, branches and attention
-included: what a unit depends on turns into NaN with it, and nothing else does (`dependence`).
+along a chain; where branches meet, a unit sees what all of them see (`receptive_fields`, operation
+by operation). *In fact*: what a unit depends on turns into NaN with it, and nothing else does
+(`dependence`).
 
 *Effectively.* The squared gradient of a unit, as a distribution over places, is far from even: in
 the middle there are many ways from the input to the unit, at the rim one. Behind layers with
@@ -23,12 +24,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchtheory.convolution.layer_matrices import CONVOLUTIONS
+from torchtheory.convolution.field_rules import RULES, Field
 from torchtheory.core.checks import (
     all_finite,
     as_batch,
@@ -37,39 +39,22 @@ from torchtheory.core.checks import (
     whole_number,
     whole_numbers,
 )
-from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    InvalidInput,
+    InvalidType,
+    ModelRaised,
+    ShapeMismatch,
+    UnsupportedModel,
+)
+from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.evaluation import called
-from torchtheory.models.model import (
-    PureFunction,
-    evaluation_mode,
-    global_randomness_kept,
-    one_output,
-)
-from torchtheory.models.untouched import copied
-from torchtheory.nets.feedforward import layer_outputs
-from torchtheory.tracing.chain import Link, as_chain, has_own_forward
-
-_POOLS = (
-    nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
-    nn.LPPool1d, nn.LPPool2d, nn.LPPool3d,
-)  # fmt: skip
-
-_PADDINGS = (
-    nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d,
-    nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReflectionPad3d, nn.ReplicationPad1d,
-    nn.ReplicationPad2d, nn.ReplicationPad3d, nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d,
-)  # fmt: skip
-
-#: Layers whose every entry depends on entries at its own place only.
-_PLACE_BY_PLACE = (
-    nn.Identity, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, nn.Dropout1d,
-    nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.PReLU, nn.Softmax2d,
-    nn.LocalResponseNorm,
-)  # fmt: skip
-
-#: Layers of torch's activations that join entries along one of their dimensions.
-_ALONG_A_DIMENSION = (nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.GLU)
+from torchtheory.models.model import PureFunction, global_randomness_kept
+from torchtheory.tracing.interpret import in_terms_of, interpret
+from torchtheory.tracing.network import BatchSize, Network, Operation, Value
+from torchtheory.tracing.network import called as run_operation
+from torchtheory.tracing.passes import evaluated
+from torchtheory.tracing.recorder import record
 
 #: Entries of one batch of inputs, at most.
 _AT_ONCE = 2**19
@@ -77,103 +62,151 @@ _AT_ONCE = 2**19
 
 @dataclass(frozen=True, slots=True)
 class LayerField:
-    """The receptive field of a unit behind a layer of a chain.
+    """The receptive field of a unit behind a layer.
 
     Attributes:
         name, kind: of the layer.
         size: extent of the field per dimension: places of the input from the first that a unit
             depends on to the last, padding included. With dilations, or strides longer than the
-            windows before them, it does not depend on all of these. None from a layer on that is
-            no window of places: one that mixes all of them, or resizes.
-        jump: places of the input from one unit to the next, per dimension.
+            windows before them, it does not depend on all of these. None where units have no common
+            window: behind what mixes all places, or puts them elsewhere.
+        jump: places of the input from one unit to the next, per dimension; a fraction behind an
+            up-sampling.
         start: the first place of the field of the first unit, negative on the padding.
         deviation: of the place that a squared gradient comes from, in the mean over independent
-            weights, per dimension.
+            weights, per dimension; None where branches with other windows meet.
+        box: first and last place of the input that the unit in the middle depends on, per
+            dimension, as `dependence` finds them; None where it depends on no place.
     """
 
     name: str
     kind: str
     size: tuple[int, ...] | None
-    jump: tuple[int, ...] | None
+    jump: tuple[int | Fraction, ...] | None
     start: tuple[int, ...] | None
     deviation: tuple[float, ...] | None
+    box: tuple[tuple[int, int], ...] | None
 
 
-def receptive_fields(model: nn.Module, dimensions: int = 2) -> list[LayerField]:
-    """The receptive field of a unit behind every layer of a chain, by the recursion.
+def receptive_fields(model: nn.Module, example: Tensor | Sequence[int]) -> list[LayerField]:
+    """The receptive field of a unit behind every layer, operation by operation.
+
+    Sums and concatenations see what all of their parts see; dense layers, averages over all places
+    and attention see everything that they join. Nothing is asked of the weights.
 
     Args:
-        model: an `nn.Sequential`, or a module that `torch.fx` traces as a chain; `dependence` asks
-            any other.
-        dimensions: of its images; 2 unless told.
+        model: any module or `.pt2` archive with one image or sequence as its input.
+        example: an input `[channels, ...]` without the batch dimension, or its shape.
+
+    Cost: about one forward pass of one input.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3))
-    >>> [(f.size, f.jump) for f in receptive_fields(net)]
+    >>> [(f.size, f.jump) for f in receptive_fields(net, (1, 16, 16))]
     [((3, 3), (1, 1)), ((3, 3), (1, 1)), ((4, 4), (2, 2)), ((8, 8), (2, 2))]
-    >>> receptive_fields(nn.Conv1d(1, 1, 3, dilation=2), 1)[0].size  # of 5 places 3 are read
+    >>> receptive_fields(nn.Conv1d(1, 1, 3, dilation=2), (1, 9))[0].size  # of 5 places 3 are read
     (5,)
     """
-    dims = whole_number(dimensions, "dimensions", least=1, most=3)
-    found: list[LayerField] = []
-    size, jump, start = [1] * dims, [1] * dims, [0] * dims
-    variance = [0.0] * dims
-    mixed = False
-    for link in as_chain(as_module(model)):
-        kind = type(link.module).__name__
-        windows = None if mixed else _windows(link, dims)
-        if windows is None:
-            mixed = True
-            found.append(LayerField(link.name, kind, None, None, None, None))
+    _, network, x = _recorded(model, _example(example))
+    network = in_terms_of(network, RULES)
+    layers = layer_values(network)
+    start = Field.of_inputs((1, *x.shape))
+    values = [op.outputs[0] for op in layers.values()]
+    fields = interpret(network.until(*values), RULES, [start], samples=1)
+    return [
+        _layer_field(name, op.layer_kind, field, x.ndim + 1)
+        for (name, op), field in zip(layers.items(), fields, strict=True)
+    ]
+
+
+def _layer_field(name: str, kind: str, field: Field | Tensor, ndim: int) -> LayerField:
+    if not isinstance(field, Field):  # the same for all inputs
+        return LayerField(name, kind, None, None, None, None, None)
+    middle = _middle(field.reach.movedim(0, -1), ndim, trailing=1).flatten(0, -2).amax(0)
+    last, first = middle.chunk(2)
+    box = None
+    if bool(middle.isfinite().all()):
+        box = tuple((-int(a), int(b)) for a, b in zip(first, last, strict=True))
+    w = field.windows
+    if w is None:
+        return LayerField(name, kind, None, None, None, None, box)
+    spreads = [v.variance for v in w if v.variance is not None]
+    return LayerField(
+        name,
+        kind,
+        tuple(v.size for v in w),
+        tuple(int(v.jump) if v.jump.denominator == 1 else v.jump for v in w),
+        tuple(v.start for v in w),
+        tuple(math.sqrt(v) for v in spreads) if len(spreads) == len(w) else None,
+        box,
+    )
+
+
+# -- layers ----------------------------------------------------------------------------------------
+
+
+def layer_values(network: Network) -> dict[str, Operation]:
+    """The operation that makes the output of every layer, in order of use.
+
+    Layers are the innermost modules; the model itself is one if nothing in it is. A layer used
+    twice appears as `name` and `name (2)`.
+    """
+    named = {op.layer for op in network}
+    inner = {a for a in named if not any(b != a and b.startswith(f"{a}.") for b in named)}
+    inner -= {""} if len(named) > 1 else set()
+    found: dict[str, Operation] = {}
+    use: list[Operation] = []  # the operations of one use of a layer
+    label = ""
+    for op in network:
+        if op.layer not in inner:
+            use = []
             continue
-        for d, (taps, stride, dilation, before) in enumerate(windows):
-            size[d] += dilation * (taps - 1) * jump[d]
-            start[d] -= before * jump[d]
-            variance[d] += dilation**2 * (taps**2 - 1) * jump[d] ** 2 / 12
-            jump[d] *= stride
-        spread = tuple(math.sqrt(v) for v in variance)
-        found.append(LayerField(link.name, kind, tuple(size), tuple(jump), tuple(start), spread))
+        if not use or use[0].layer != op.layer or any(_same_call(op, other) for other in use):
+            use, label, count = [], op.layer or "(model)", 1
+            while label in found:
+                count += 1
+                label = f"{op.layer or '(model)'} ({count})"
+        use.append(op)
+        if op.outputs and _is_layer_output(op.outputs[0]):
+            found[label] = op
     return found
 
 
-def _windows(link: Link, dims: int) -> list[tuple[int, int, int, int]] | None:
-    """Taps, stride, dilation and padding per dimension; None for a layer that mixes all places."""
-    module = link.module
-
-    def each(value: Any) -> list[int]:
-        numbers = [value] * dims if isinstance(value, int) else [int(v) for v in value]
-        return numbers * dims if len(numbers) == 1 else numbers
-
-    if isinstance(module, CONVOLUTIONS) and has_own_forward(module):
-        _refuse_other_dimension(module, len(module.kernel_size), dims)
-        before = module._reversed_padding_repeated_twice[::-1][1::2]
-        return list(zip(module.kernel_size, module.stride, module.dilation, before, strict=True))
-    if isinstance(module, _POOLS):
-        _refuse_other_dimension(module, int(type(module).__name__[-2]), dims)
-        options = vars(module)
-        stride = options["stride"] if options["stride"] is not None else options["kernel_size"]
-        settings = (
-            options["kernel_size"], stride, options.get("dilation", 1), options.get("padding", 0),
-        )  # fmt: skip
-        return list(zip(*(each(v) for v in settings), strict=True))
-    if isinstance(module, _PADDINGS):
-        _refuse_other_dimension(module, int(type(module).__name__[-2]), dims)
-        before = [int(v) for v in module.padding[::2]][::-1]  # torch begins with the last dimension
-        return [(1, 1, 1, p) for p in before]
-    if isinstance(module, _ALONG_A_DIMENSION):
-        across_channels = module.dim in (1, -1 - dims)
-        return [(1, 1, 1, 0)] * dims if across_channels else None
-    pointwise = module.__class__.__module__ == "torch.nn.modules.activation"
-    attention = isinstance(module, nn.MultiheadAttention)
-    if isinstance(module, _PLACE_BY_PLACE) or (pointwise and not attention):
-        return [(1, 1, 1, 0)] * dims
-    return None
+def _is_layer_output(value: Value) -> bool:
+    return value.dtype.is_floating_point and value.shape[:1] == (BatchSize(1),)
 
 
-def _refuse_other_dimension(module: nn.Module, own: int, dims: int) -> None:
-    if own != dims:
-        raise InvalidInput(
-            f"{type(module).__name__} takes images of {own} dimension{'s' * (own > 1)}, not {dims}"
+def _same_call(one: Operation, other: Operation) -> bool:
+    """Whether two operations are the same one of a layer that is used twice."""
+    weights = [{v for v in op.inputs if v.origin == "parameter"} for op in (one, other)]
+    return one.name == other.name and one.layer == other.layer and weights[0] == weights[1] != set()
+
+
+def _recorded(model: nn.Module, x: Tensor) -> tuple[PureFunction, Network, Tensor]:
+    """The operations on inputs like `x[channels, ...]`: in double precision where that runs."""
+    function = PureFunction(as_module(model))
+    device = function.reference().device
+    double, point = function.in_precision(torch.float64), x.double().to(device)
+    try:
+        return double, _any_number(record(double, point[None])), point
+    except ModelRaised:  # its code fixes a precision
+        point = x.to(function.reference())
+        made = called(function, lambda t: record(function, t), point[None])
+        return function, _any_number(made), point
+
+
+def _any_number(network: Network) -> Network:
+    if network.rows is not None:
+        raise UnsupportedModel(
+            f"{network.title} does not run on any number of inputs: {network.fixed_because}"
         )
+    return network
+
+
+def _layers_at(network: Network, layers: dict[str, Operation], inputs: Tensor) -> list[Tensor]:
+    """The outputs of layers, differentiable."""
+    part = network.until(*(op.outputs[0] for op in layers.values()))
+    with ForeignCode("the model", ModelRaised):
+        return list(part.evaluate((inputs,), len(inputs), run_operation))
 
 
 # -- in fact ---------------------------------------------------------------------------------------
@@ -222,11 +255,11 @@ def dependence(model: nn.Module, example: Tensor | Sequence[int]) -> list[Depend
     becomes NaN exactly if it is computed from one of them, through any layers, branches and
     functions, and whatever the weights are (a product with 0 is NaN as well). A network that
     replaces NaN by numbers, as `torch.where(x > 0, x, 0)` does, is refused. Bisection finds both
-    ends of the field along each dimension. Layers are the modules without children.
+    ends of the field along each dimension. Layers are the innermost modules.
 
     Args:
-        model: any module with one image or sequence as its input; it runs in evaluation mode and,
-            where its code allows that, in double precision, as a copy.
+        model: any module or `.pt2` archive with one image or sequence as its input; it runs in
+            evaluation mode and, where its code allows that, in double precision, as a copy.
         example: an input `[channels, ...]` without the batch dimension, or its shape.
 
     Cost: at most `layers * log2(n) + 2` passes of one input for each end and dimension of n places,
@@ -236,64 +269,92 @@ def dependence(model: nn.Module, example: Tensor | Sequence[int]) -> list[Depend
     >>> [(d.name, d.box) for d in dependence(net, (1, 9))]
     [('0', ((3, 5),)), ('1', ((3, 5),)), ('2', ((2, 6),))]
     """
-    own, x = _precise(model, _example(example))
-    places = tuple(x.shape[1:])
-    names, shapes, calm = _disturbed(own, x[None])
-    if bool(calm.any()):
+    seen = _Marks(model, _example(example))
+    places = tuple(seen.x.shape[1:])
+    if bool(seen.disturbed(seen.x[None]).any()):
         raise UnsupportedModel(
             "the network gives NaN for a finite input, so what depends on what cannot be seen"
         )
-    if not names:
-        raise UnsupportedModel("the network has no layer whose output is a tensor")
-    _refuse_lost_marks(own, x)
-    count = len(names)
+    seen.refuse_lost_marks()
+    count = len(seen.layers)
     ends: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     reached = torch.ones(count, dtype=torch.bool)
     for d, n in enumerate(places):
-        first, found = _bisect(own, x, d, n, count, from_start=True)
-        last, _ = _bisect(own, x, d, n, count, from_start=False)
+        first, found = seen.bisect(d, n, from_start=True)
+        last, _ = seen.bisect(d, n, from_start=False)
         reached &= found
         for layer in range(count):
             ends[layer].append((int(first[layer]), int(last[layer])))
+    shapes = [tuple(op.outputs[0].shape[1:]) for op in seen.layers.values()]
     return [
-        Dependence(name, shape, tuple(box) if bool(known) else None, places)
-        for name, shape, box, known in zip(names, shapes, ends, reached, strict=True)
+        Dependence(name, shape, tuple(box) if bool(known) else None, places)  # type: ignore[arg-type]
+        for name, shape, box, known in zip(seen.layers, shapes, ends, reached, strict=True)
     ]
 
 
-def _refuse_lost_marks(model: nn.Module, x: Tensor) -> None:
-    """Refuse networks that replace NaN by numbers: what depends on the input would not show."""
-    names, _, seen = _disturbed(model, torch.full_like(x, math.nan)[None])
-    with torch.no_grad():
-        others = []
-        for z in (x, x.flip(tuple(range(x.ndim))) + 1):
-            with global_randomness_kept():  # the same draws in both passes
-                others.append(layer_outputs(model, z[None]))
-    for name, arrived in zip(names, seen[0], strict=True):
-        here, there = (_middle(made[name], x.ndim + 1) for made in others)
-        if not bool(arrived) and not torch.equal(here, there):
-            raise UnsupportedModel(
-                f"layer {name!r} depends on the input, but NaN in it does not arrive there: "
-                "something before it compares or replaces numbers (torch.where, nan_to_num), so "
-                "what depends on what cannot be seen"
-            )
+class _Marks:
+    """A network on inputs with NaN in them."""
 
+    def __init__(self, model: nn.Module, x: Tensor) -> None:
+        self.function, self.network, self.x = _recorded(model, x)
+        self.layers = layer_values(self.network)
+        if not self.layers:
+            raise UnsupportedModel("the network has no layer whose output is a tensor")
 
-def _precise(model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
-    """A copy of the model and an input `[channels, ...]`: in double precision where that runs."""
-    own = copied(as_module(model))
-    like = PureFunction(own).reference()
-    double, point = copied(own).double(), x.double().to(like.device)
-    try:
-        with torch.no_grad(), global_randomness_kept(), evaluation_mode(double):
-            double(point[None].clone())
-    except Exception:  # its code fixes a precision
-        point = x.to(like)
-        function = PureFunction(own)
-        with torch.no_grad(), global_randomness_kept(), evaluation_mode(own):
-            called(function, lambda t: own(t.clone()), point[None])
-        return own, point
-    return double, point
+    def disturbed(self, inputs: Tensor) -> Tensor:
+        """Which layers have NaN in the middle, `[n, layers]`."""
+        seen = [
+            _middle(out, inputs.ndim).isnan().reshape(len(inputs), -1).any(1)
+            for out in self.outputs(inputs)
+        ]
+        return torch.stack(seen, 1)
+
+    def outputs(self, inputs: Tensor) -> list[Tensor]:
+        with torch.no_grad(), global_randomness_kept():  # the same draws in all passes
+            return _layers_at(self.network, self.layers, inputs)
+
+    def refuse_lost_marks(self) -> None:
+        """Refuse networks that replace NaN by numbers: what depends on it would not show."""
+        x = self.x
+        arrived = self.disturbed(torch.full_like(x, math.nan)[None])[0]
+        here, there = (self.outputs(z[None]) for z in (x, x.flip(tuple(range(x.ndim))) + 1))
+        for name, marked, a, b in zip(self.layers, arrived, here, there, strict=True):
+            if not bool(marked) and not torch.equal(_middle(a, x.ndim + 1), _middle(b, x.ndim + 1)):
+                raise UnsupportedModel(
+                    f"layer {name!r} depends on the input, but NaN in it does not arrive there: "
+                    "something before it compares or replaces numbers (torch.where, nan_to_num), "
+                    "so what depends on what cannot be seen; receptive_fields does not ask"
+                )
+
+    def bisect(self, dim: int, n: int, *, from_start: bool) -> tuple[Tensor, Tensor]:
+        """Per layer the first (or last) place that it depends on, and whether there is any."""
+        layers, x = len(self.layers), self.x
+        low = torch.full((layers,), 0)  # NaN in so many places from the end does nothing ...
+        high = torch.full((layers,), n)  # ... and in so many it does something, if anything does
+        answers: dict[int, Tensor] = {}
+
+        def ask(counts: list[int]) -> None:
+            block = max(1, _AT_ONCE // x.numel())
+            for at in range(0, len(counts), block):
+                part = counts[at : at + block]
+                inputs = x[None].repeat(len(part), *[1] * x.ndim)
+                for row, count in zip(inputs, part, strict=True):
+                    row.narrow(dim + 1, 0 if from_start else n - count, count).fill_(math.nan)
+                answers.update(zip(part, self.disturbed(inputs), strict=True))
+
+        ask([n])
+        found = answers[n]
+        while bool((high - low > 1).any()):
+            middle = (low + high) // 2
+            open_ = high - low > 1
+            ask(sorted({int(m) for m in middle[open_]} - answers.keys()))
+            for layer in open_.nonzero().flatten().tolist():
+                m = int(middle[layer])
+                if bool(answers[m][layer]):
+                    high[layer] = m
+                else:
+                    low[layer] = m
+        return (high - 1 if from_start else n - high), found
 
 
 def _example(example: Tensor | Sequence[int]) -> Tensor:
@@ -311,58 +372,9 @@ def _example(example: Tensor | Sequence[int]) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=as_generator(0))
 
 
-def _bisect(
-    model: nn.Module, x: Tensor, dim: int, n: int, layers: int, *, from_start: bool
-) -> tuple[Tensor, Tensor]:
-    """Per layer the first (or last) place that it depends on, and whether there is any."""
-    low = torch.full((layers,), 0)  # NaN in so many places from the end does nothing ...
-    high = torch.full((layers,), n)  # ... and in so many it does something, if anything does
-    answers: dict[int, Tensor] = {}
-
-    def ask(counts: list[int]) -> None:
-        block = max(1, _AT_ONCE // x.numel())
-        for at in range(0, len(counts), block):
-            part = counts[at : at + block]
-            inputs = x[None].repeat(len(part), *[1] * x.ndim)
-            for row, count in zip(inputs, part, strict=True):
-                row.narrow(dim + 1, 0 if from_start else n - count, count).fill_(math.nan)
-            seen = _disturbed(model, inputs)[2]
-            answers.update(zip(part, seen, strict=True))
-
-    ask([n])
-    found = answers[n]
-    while bool((high - low > 1).any()):
-        middle = (low + high) // 2
-        open_ = high - low > 1
-        ask(sorted({int(m) for m in middle[open_]} - answers.keys()))
-        for layer in open_.nonzero().flatten().tolist():
-            m = int(middle[layer])
-            if bool(answers[m][layer]):
-                high[layer] = m
-            else:
-                low[layer] = m
-    return (high - 1 if from_start else n - high), found
-
-
-def _disturbed(model: nn.Module, inputs: Tensor) -> tuple[list[str], list[tuple[int, ...]], Tensor]:
-    """Names and shapes of the layers, and which of them have NaN in the middle, `[n, layers]`."""
-    with torch.no_grad(), global_randomness_kept():
-        outputs = {
-            name: out
-            for name, out in layer_outputs(model, inputs).items()
-            if out.is_floating_point() and out.ndim >= 1 and len(out) == len(inputs)
-        }
-    seen = [
-        _middle(out, inputs.ndim).isnan().reshape(len(inputs), -1).any(1)
-        for out in outputs.values()
-    ]
-    shapes = [tuple(out.shape[1:]) for out in outputs.values()]
-    return list(outputs), shapes, torch.stack(seen, 1) if seen else torch.zeros(len(inputs), 0)
-
-
-def _middle(out: Tensor, ndim: int) -> Tensor:
+def _middle(out: Tensor, ndim: int, *, trailing: int = 0) -> Tensor:
     """The unit in the middle of an output that has the input's dimensions; all of others."""
-    if out.ndim == ndim:
+    if out.ndim - trailing == ndim:
         for d in range(2, ndim):
             out = out.narrow(d, out.shape[d] // 2, 1)
     return out
@@ -425,36 +437,25 @@ def _with_other_places(
 ) -> tuple[Tensor, Tensor]:
     """The model's output, and the one with what a layer gives out changed."""
     x = as_batch(x)
-    own, first = _precise(model, x[0])
-    name, use = _numbered(layer, dict(own.named_modules()))
-    calls = 0
+    function, network, first = _recorded(model, x[0])
+    function.output = output
+    layers = layer_values(network)
+    if layer not in layers:
+        raise InvalidInput(f"no layer is named {layer!r}; there are {', '.join(layers)}")
+    inputs = x.detach().to(first)
 
-    def hook(module: nn.Module, inputs: Any, made: Tensor) -> Tensor | None:
-        nonlocal calls
-        calls += 1
-        return change(made) if calls == use else None
+    def step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = op.function(*args, **kwargs)
+        if op is not layers[layer]:
+            return made
+        if isinstance(made, Tensor):
+            return change(made)
+        return type(made)([change(made[0]), *made[1:]])
 
-    def run() -> Tensor:
-        with torch.no_grad(), global_randomness_kept(), evaluation_mode(own):
-            return one_output(own(x.detach().to(first).clone()), output)
-
-    plain = run()
-    handle = own.get_submodule(name).register_forward_hook(hook)
-    try:
-        return plain, run()
-    finally:
-        handle.remove()
-
-
-def _numbered(layer: str, modules: dict[str, nn.Module]) -> tuple[str, int]:
-    """The module of a name of `layer_outputs`, and at which of its uses."""
-    if layer in modules:
-        return layer, 1
-    name, _, count = layer.rpartition(" (")
-    name = "" if (name or layer) == "(model)" else name
-    if name not in modules or not (count[:-1].isdigit() or layer == "(model)"):
-        raise InvalidInput(f"no layer is named {layer!r}")
-    return name, int(count[:-1]) if count[:-1].isdigit() else 1
+    with torch.no_grad(), global_randomness_kept():
+        plain = function.chosen(evaluated(function, network, inputs))
+    with torch.no_grad(), global_randomness_kept():
+        return plain, function.chosen(evaluated(function, network, inputs, step))
 
 
 # -- effectively -----------------------------------------------------------------------------------
@@ -544,8 +545,11 @@ def effective_receptive_field(
     random = as_generator(generator, x.device)
     point = all_finite(x.detach(), "x").clone().requires_grad_()
     with torch.enable_grad(), global_randomness_kept():
-        outputs = called(PureFunction(model), lambda t: layer_outputs(model, t), point)
-        name, out = _chosen(outputs, layer, x.ndim)
+        function = PureFunction(model)
+        network = _any_number(called(function, lambda t: record(function, t), x.detach()))
+        layers = layer_values(network)
+        made = _layers_at(network, layers, point)
+        name, out = _chosen(dict(zip(layers, made, strict=True)), layer, x.ndim)
         middle = _middle(out, x.ndim)
         energy = torch.zeros(x.shape[2:], dtype=torch.float64, device=x.device)
         for _ in range(probes):

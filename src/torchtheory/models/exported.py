@@ -161,7 +161,7 @@ class ExportedNetwork(nn.Module):
         leaves = self._leaves(inputs, named)
         if self._layers.tame and self.examples is not None:
             return self._compute(leaves, {}, Place(torch.device("cpu"), {}), {})
-        state = {node: _attribute(self, target) for node, target in self._state.items()}
+        state = self._weights()
         others = [v for v in leaves if not isinstance(v, Tensor)]
         if any(hasattr(v, "__torch_function__") for v in others):
             # what stands for a tensor, and is carried through, has no memory of its own
@@ -171,6 +171,14 @@ class ExportedNetwork(nn.Module):
         if key not in self._numbers:
             self._numbers[key] = self._compute_sizes(leaves, state)
         return self._compute(leaves, state, self._place(leaves), self._numbers[key])
+
+    def _weights(self) -> dict[str, Tensor]:
+        """By the names of the graph; a layer that was exchanged for none has none."""
+        return {
+            node: _attribute(self, target)
+            for node, target in self._state.items()
+            if not isinstance(self.get_submodule(target.rpartition(".")[0]), nn.Identity)
+        }
 
     def try_sizes(self, graph: dict[str, Any]) -> None:
         """Refuse a graph that is too large at the very inputs it was exported with.
@@ -187,7 +195,7 @@ class ExportedNetwork(nn.Module):
             if not all(isinstance(s, int) and 0 <= s <= LARGEST_SIZE for s in sizes):
                 return
             leaves.append(torch.empty(sizes, dtype=TYPES[given["dtype"]], device="meta"))
-        state = {node: _attribute(self, target) for node, target in self._state.items()}
+        state = self._weights()
         self._compute_sizes(leaves, state)
         self.examples = [(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
 
@@ -234,7 +242,7 @@ class ExportedNetwork(nn.Module):
         values |= {k: v for k, v in zip(self._inputs, leaves, strict=True) if k is not None}
         for number, step in enumerate(self._steps):
             self.running_layers = step.layers
-            if number in self._layers and not first:
+            if number in self._layers and (not first or self._layers.is_none(self, number)):
                 result = self._layers.run(self, number, values)
             else:
                 arguments = [(k, value_of(a, values, place)) for k, a in step.arguments]
@@ -342,9 +350,15 @@ class _Layers:
 
     def run(self, network: nn.Module, number: int, values: dict[str, Any]) -> Any:
         """What a step that is a layer makes of the values of the graph."""
-        taken, found = self._steps[number]
-        layer = network.get_submodule(found) if isinstance(found, str) else found
-        return layer(values[taken])
+        return self._layer(network, number)(values[self._steps[number][0]])
+
+    def is_none(self, network: nn.Module, number: int) -> bool:
+        """Whether a layer was exchanged for one that does nothing, as folding does."""
+        return isinstance(self._layer(network, number), nn.Identity)
+
+    def _layer(self, network: nn.Module, number: int) -> nn.Module:
+        found = self._steps[number][1]
+        return network.get_submodule(found) if isinstance(found, str) else found
 
     def _put(
         self,

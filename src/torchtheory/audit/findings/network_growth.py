@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.naming import operation_words
 from torchtheory.generalization.vc.bounds import first_whole_number
 from torchtheory.generalization.vc.growth import log_sauer_polynomial, sauer_bound
 from torchtheory.models.problem import Problem
@@ -220,13 +219,11 @@ def _joint(call: Call) -> Any:
 
 
 def _product(*factors: str) -> Rule:
-    """The degrees of factors add up; those of all other arguments do not."""
+    """The degrees of factors (of all arguments unless told) add up; others are added to them."""
 
     def rule(call: Call) -> Any:
-        if call.get("rounding_mode") is not None:
-            raise call.refusal(f"{RULES.subject}: {operation_words(call.name)} rounds")
-        others = [name for name in call.arguments if name not in factors]
-        product = sum(_degree(call, name) for name in factors)
+        others = [name for name in call.arguments if factors and name not in factors]
+        product = sum(_degree(call, name) for name in factors or call.arguments)
         return _made(call, max(product, _degree(call, *others)))
 
     return rule
@@ -337,7 +334,7 @@ _RULES: dict[str, Rule] = {
     "convolution": _WEIGHTED,
     **dict.fromkeys(
         "mul matmul rmatmul outer inner tensordot kron".split(),
-        _product("input", "other", "vec2"),
+        _product(),
     ),
     "addmm": _product("mat1", "mat2"),
     "addmv": _product("mat", "vec"),

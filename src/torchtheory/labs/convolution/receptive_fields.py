@@ -49,7 +49,7 @@ def fields(run: Run, networks: int = 8, draws: int = 30, channels: int = 32) -> 
 def recursion(run: Run, networks: int) -> None:
     length = 160
     chains = [chain(run) for _ in range(networks)]
-    promised = [last_size(net) for net in chains]
+    promised = [last_size(net, (3, length)) for net in chains]
     x = run.randn(16, 3, length)
     supports = [extent(effective_receptive_field(net, x, probes=4, generator=run.generator).support) for net in chains]
     says = run.states(
@@ -74,9 +74,9 @@ def by_hand(run: Run) -> None:
     says = run.states(
         "M-80, N-64", r"3\times3\text{ twice: }5;\ \text{after a stride of }2:\ 7;\ \text{dilation }4:\ 11"
     )
-    says.equal([last_size(net, 2) for net in (two, strided, dilated)], [5, 7, 11])
+    says.equal([last_size(net, (1, 32, 32)) for net in (two, strided, dilated)], [5, 7, 11])
     pooled = [nn.Sequential(nn.MaxPool2d(2), *net) for net in (two, strided, dilated)]
-    says.fails("a 2 × 2 pool in front of them", [last_size(net, 2) for net in pooled])
+    says.fails("a 2 × 2 pool in front of them", [last_size(net, (1, 32, 32)) for net in pooled])
 
 
 def variances(run: Run, draws: int, channels: int) -> None:
@@ -100,7 +100,7 @@ def variances(run: Run, draws: int, channels: int) -> None:
                 profiles.append(seen.energy)
             kept[depth] = of_the_mean(totals, spreads)
         energies[depth] = torch.stack(profiles[:draws]).mean(0)
-        promised = receptive_fields(nets[0], 1)[-1].deviation
+        promised = receptive_fields(nets[0], (channels, length))[-1].deviation
         assert promised is not None
         per_layer = promised[0] ** 2 / depth
         says = run.states(
@@ -119,7 +119,7 @@ def variances(run: Run, draws: int, channels: int) -> None:
     widths = [math.sqrt(depth * sum(found[depth]) / draws) for depth in depths]
     says = run.states("M-80", r"\text{effective width}\sim\text{depth}^{1/2}")
     says.slope(depths, widths, 0.5, 0.03, against=(1.0, 0.75))
-    sizes = [last_size(linear_chain(d, 2)) - 1.0 for d in depths]
+    sizes = [last_size(linear_chain(d, 2), (2, 9)) - 1.0 for d in depths]
     run.curves(
         "growth",
         depths,
@@ -193,8 +193,8 @@ def draw(run: Run, net: nn.Sequential, *, even: bool) -> None:
                 weight[:, :, 1] = 0
 
 
-def last_size(net: nn.Module, dimensions: int = 1) -> float:
-    size = receptive_fields(net, dimensions)[-1].size
+def last_size(net: nn.Module, shape: tuple[int, ...]) -> float:
+    size = receptive_fields(net, shape)[-1].size
     assert size is not None
     return float(size[0])
 
