@@ -379,8 +379,8 @@ class _Unit:
 
     @property
     def place(self) -> str:
-        layer = self.operations[-1].layer
-        return f" (in layer {layer!r})" if layer else ""
+        op = self.operations[-1]
+        return f" (in {op.place})" if op.layer else ""
 
 
 class _View:

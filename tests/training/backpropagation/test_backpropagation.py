@@ -1,6 +1,7 @@
 """The recursion against autograd, difference quotients, sums over paths and worked examples."""
 
 import math
+import warnings
 
 import networkx as nx
 import pytest
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tracing.architectures import architecture
 from torch import nn
 
 from torchtheory.core.errors import InvalidType, NonFinite, ShapeMismatch, UnsupportedModel
@@ -169,8 +171,8 @@ def test_backward_costs_twice_the_forward():
 
 def test_refused_networks_and_inputs():
     x, y = randn(2, 3), randn(2, 3)
-    with pytest.raises(UnsupportedModel, match="LayerNorm"):
-        backpropagate(nn.Sequential(nn.LayerNorm(3).double()), x, y, half_square)
+    with pytest.raises(UnsupportedModel, match="GroupNorm"):
+        backpropagate(nn.Sequential(nn.GroupNorm(1, 3).double()), x, y, half_square)
     conv = nn.Conv1d(1, 1, 3, padding="same").double()
     with pytest.raises(UnsupportedModel, match="pads"):
         pull_back(conv, randn(1, 1, 5), randn(1, 1, 5), randn(1, 1, 5))
@@ -253,3 +255,29 @@ def test_refused_graphs():
     odd.nodes["y"]["module"] = nn.Tanh()
     with pytest.raises(UnsupportedModel, match="dense layer"):
         backpropagate_graph(GraphNetwork(odd), randn(1, 1), y, half_square)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mlp", "functional", "convolutional", "resnet", "densenet", "layer-norm", "tied", "loops",
+     "weight-norm", "mixer"],
+)  # fmt: skip
+def test_branches_shared_and_computed_weights(name: str) -> None:
+    one = architecture(name)
+    net, x = one.model, one.x.clone().requires_grad_()
+    y = randn(*net(x).shape)
+    found = backpropagate(net, x, y, half_square)
+    parameters = dict(net.named_parameters())
+    *expected, at_input = torch.autograd.grad(half_square(net(x), y), [*parameters.values(), x])
+    assert found.gradients.keys() == parameters.keys()
+    for (key, gradient), own in zip(found.gradients.items(), expected, strict=True):
+        torch.testing.assert_close(gradient, own, msg=key)
+    torch.testing.assert_close(found.delta_input, at_input)
+
+
+def test_a_weight_that_a_hook_computes_is_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 3)), nn.ReLU())
+    with pytest.raises(UnsupportedModel, match="a hook computes the weight of layer '0'"):
+        backpropagate(net, torch.ones(1, 2), torch.ones(1, 3), lambda h, y: (h - y).sum())

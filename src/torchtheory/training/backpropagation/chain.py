@@ -11,19 +11,23 @@ $$
 $$
 
 Each kind of layer is a rule that multiplies by its two transposed Jacobians without forming them.
-No call of autograd is involved; that the result equals autograd's is a test. Sources: notes "Deep
-Learning", section 3.1; Foundations of Deep Learning, section 2.6; slides "Backpropagation".
+Where branches meet in a sum or side by side, each gets its own error back, and where a value is
+taken twice, its errors add up. The network is never differentiated by autograd; that the result
+equals autograd's is a test. Sources: notes "Deep Learning", section 3.1; Foundations of Deep
+Learning, section 2.6; slides "Backpropagation".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import grad as adjoints
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchtheory.core.checks import as_module
@@ -32,7 +36,15 @@ from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.models.model import evaluation_mode
 from torchtheory.models.problem import Loss
 from torchtheory.nets.activations.table import POINTWISE_LAYERS, Pointwise
-from torchtheory.tracing.chain import Rearrangement, as_chain, has_own_forward
+from torchtheory.tracing.chain import (
+    Average,
+    Concatenation,
+    Rearrangement,
+    Sum,
+    Transposition,
+    as_steps,
+    has_own_forward,
+)
 from torchtheory.training.losses.classification import ClassificationLoss
 
 PulledBack = tuple[Tensor, dict[str, Tensor]]
@@ -46,7 +58,7 @@ class LayerStep:
     Attributes:
         name: of the layer in the model ("" for a function such as `F.relu`).
         module: the layer.
-        input: $h^{\ell-1}$.
+        input: $h^{\ell-1}$; the first of them where branches meet.
         output: $h^\ell$.
         delta: $\delta^\ell=\partial E/\partial h^\ell$, of the shape of the output.
         delta_input: $\delta^{\ell-1}$, of the shape of the input.
@@ -87,23 +99,20 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Backpropagation:
-    """A forward and a backward pass, layer by layer.
+    r"""A forward and a backward pass, layer by layer.
 
     Attributes:
         loss: the loss of the batch.
         steps: the layers in forward order.
         gradients: by name, as `model.named_parameters()` has them; a parameter that occurs in
             several layers has the sum.
+        delta_input: $\delta^0=\partial E/\partial x$: how the loss depends on the input.
     """
 
     loss: Tensor
     steps: tuple[LayerStep, ...]
     gradients: dict[str, Tensor]
-
-    @property
-    def delta_input(self) -> Tensor:
-        r"""$\delta^0=\partial E/\partial x$: how the loss depends on the input."""
-        return self.steps[0].delta_input
+    delta_input: Tensor
 
     def units(self, sample: int = 0) -> list[Unit]:
         """The units of all dense layers for one sample, in forward order."""
@@ -114,7 +123,9 @@ class Backpropagation:
                 continue
             layer += 1
             after = self.steps[i + 1] if i + 1 < len(self.steps) else None
-            if after is not None and isinstance(after.module, nn.Linear):
+            if after is not None and (
+                isinstance(after.module, nn.Linear) or after.input is not step.output
+            ):
                 after = None
             top = step if after is None else after
             slopes: Sequence[float | None]
@@ -153,12 +164,13 @@ class Backpropagation:
 def backpropagate(
     model: nn.Module, x: Tensor, y: Tensor, loss: Loss | ClassificationLoss
 ) -> Backpropagation:
-    r"""Run a chain of layers forwards and backwards, and keep everything.
+    r"""Run a network of layers forwards and backwards, and keep everything.
 
     Args:
-        model: an `nn.Sequential`, or any module that is a chain of layers; run in evaluation
-            mode and left as it was. Dense and convolutional layers, pointwise activations,
-            softmax, log-softmax and reshaping have rules.
+        model: any module that is made of layers, sums and concatenations, also from an archive;
+            run in evaluation mode and left as it was. Dense and convolutional layers, pointwise
+            activations, pooling, batch and layer normalization, softmax, log-softmax and
+            reshaping have rules.
         x: inputs `[n, ...]`.
         y: targets, as the loss takes them.
         loss: a row of the table of losses (its mean is taken, its own gradient starts the
@@ -181,20 +193,31 @@ def backpropagate(
         raise InvalidType(f"the inputs must be floating-point numbers, not {x.dtype}")
     if x.ndim < 2 or len(x) == 0:
         raise ShapeMismatch(f"x must be [samples, ...] with a sample, not {list(x.shape)}")
-    links = as_chain(model, x)
+    flow = as_steps(model, x)
     with evaluation_mode(model), torch.no_grad():
-        values = [x.detach()]
-        for link in links:
-            # a copy: an activation with inplace=True writes to what it is given
-            values.append(link.module(values[-1].clone()))
+        values = [x.detach()]  # that of step k at k + 1
+        for step in flow:
+            # copies: an activation with inplace=True writes to what it is given
+            values.append(step.link.module(*(values[k + 1].clone() for k in step.inputs)))
         number, delta = loss_and_error(loss, values[-1], y)
+        deltas: list[Tensor | None] = [None] * len(flow) + [delta]
         steps = []
-        for link, before, after in reversed(list(zip(links, values[:-1], values[1:], strict=True))):
-            below, gradients = pull_back(link.module, before, after, delta)
-            steps.append(LayerStep(link.name, link.module, before, after, delta, below, gradients))
-            delta = below
+        for place, step in reversed(list(enumerate(flow, 1))):
+            link, arrived = step.link, deltas[place]
+            assert arrived is not None  # a step that nothing takes is none
+            given = [values[k + 1] for k in step.inputs]
+            below, gradients = _pull_back_all(link.module, given, values[place], arrived)
+            for k, part in zip(step.inputs, below, strict=True):
+                sofar = deltas[k + 1]
+                deltas[k + 1] = part if sofar is None else sofar + part
+            steps.append(
+                LayerStep(
+                    link.name, link.module, given[0], values[place], arrived, below[0], gradients
+                )
+            )
     steps.reverse()
-    return Backpropagation(number, tuple(steps), collect_gradients(model, steps))
+    at_input = values[0].new_zeros(values[0].shape) if deltas[0] is None else deltas[0]
+    return Backpropagation(number, tuple(steps), collect_gradients(model, steps), at_input)
 
 
 def loss_and_error(
@@ -218,12 +241,54 @@ def collect_gradients(model: nn.Module, steps: Sequence[LayerStep]) -> dict[str,
     found: dict[str, Tensor] = {}
     for step in steps:
         for key, gradient in step.gradients.items():
-            name = names[id(getattr(step.module, key))]
-            found[name] = found[name] + gradient if name in found else gradient
+            for parameter, own in _of_parameters(step, key, gradient):
+                name = names.get(id(parameter))
+                if name is not None:  # and no constant
+                    found[name] = found[name] + own if name in found else own
     return {name: found[name] for name in names.values() if name in found}
 
 
+def _of_parameters(
+    step: LayerStep, key: str, gradient: Tensor
+) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    """The parameters that a weight of a layer is made of, with their gradients."""
+    module = step.module
+    if key in module._buffers:
+        return
+    own = module._parameters.get(key)
+    if own is not None:
+        yield own, gradient
+    elif is_parametrized(module, key):
+        made = module.get_submodule(f"parametrizations.{key}")
+        originals = dict(made.named_parameters())
+        _, back, *_ = torch.func.vjp(
+            lambda tensors: torch.func.functional_call(made, tensors, ()),
+            {name: tensor.detach() for name, tensor in originals.items()},
+        )
+        pulled = back(gradient)[0]
+        yield from ((originals[name], part) for name, part in pulled.items())
+    else:
+        raise UnsupportedModel(
+            f"a hook computes the {key} of layer {step.name!r} from others: use "
+            "torch.nn.utils.parametrizations, through which the gradient is known"
+        )
+
+
 # ------------------------------------------------------------------------------- the rules
+
+
+def _pull_back_all(
+    module: nn.Module, given: Sequence[Tensor], after: Tensor, delta: Tensor
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The errors at all values that a step takes: where branches meet, each gets its own."""
+    if isinstance(module, Sum):
+        return [delta for _ in given], {}
+    if isinstance(module, Concatenation):
+        sizes = [value.shape[module.dim] for value in given]
+        return list(torch.split(delta, sizes, module.dim)), {}
+    (before,) = given
+    below, gradients = pull_back(module, before, after, delta)
+    return [below], gradients
 
 
 def pull_back(module: nn.Module, before: Tensor, after: Tensor, delta: Tensor) -> PulledBack:
@@ -250,7 +315,7 @@ def pull_back(module: nn.Module, before: Tensor, after: Tensor, delta: Tensor) -
                 return rule(module, before, after, delta)
     raise UnsupportedModel(
         f"there is no rule of backpropagation for {type(module).__name__}; use autograd, or a "
-        "network of dense, convolutional, activation, softmax and reshaping layers"
+        "network of dense, convolutional, activation, pooling, normalizing and reshaping layers"
     )
 
 
@@ -305,6 +370,58 @@ def _reshaped(_: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
     return delta.reshape(h.shape), {}
 
 
+def _transposed(layer: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
+    """Entries moved to other dimensions: their errors move back."""
+    numbers = torch.arange(h.numel(), device=h.device).reshape(h.shape)
+    place = layer(numbers).reshape(-1)
+    return delta.reshape(-1)[place.argsort()].reshape(h.shape), {}
+
+
+def _linear_map(layer: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
+    """A linear map without weights, such as an average: its transpose."""
+    return torch.func.vjp(layer, h)[1](delta)[0], {}
+
+
+def _max_pool(layer: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
+    """The error goes to the largest entry of each window."""
+    pool = getattr(F, f"max_pool{h.ndim - 2}d")
+    how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
+    _, places = pool(h, *how, return_indices=True)
+    below = torch.zeros_like(h).flatten(2)
+    return below.scatter_add(2, places.flatten(2), delta.flatten(2)).reshape(h.shape), {}
+
+
+def _batch_norm(layer: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
+    r"""For $\gamma\hat h+\beta$ with running statistics: $\gamma\epsilon/\sigma$."""
+    if layer.running_mean is None:
+        raise UnsupportedModel(f"{layer} has no running statistics, and mixes the samples")
+    shape = (1, -1, *[1] * (h.ndim - 2))
+    scale = torch.rsqrt(layer.running_var + layer.eps).reshape(shape)
+    if layer.weight is None:
+        return delta * scale, {}
+    hat = (h - layer.running_mean.reshape(shape)) * scale
+    dims = [0, *range(2, h.ndim)]
+    gradients = {"weight": (delta * hat).sum(dims), "bias": delta.sum(dims)}
+    return delta * layer.weight.reshape(shape) * scale, gradients
+
+
+def _layer_norm(layer: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
+    r"""For $\gamma\hat h+\beta$ and $\epsilon=\gamma\delta$, with means over what is normalized:
+    $(\epsilon-\overline\epsilon-\hat h\,\overline{\epsilon\hat h})/\sigma$."""
+    dims = list(range(-len(layer.normalized_shape), 0))
+    centered = h - h.mean(dims, keepdim=True)
+    scale = torch.rsqrt(centered.square().mean(dims, keepdim=True) + layer.eps)
+    hat = centered * scale
+    gradients, others = {}, list(range(h.ndim - len(dims)))
+    if layer.weight is not None:
+        gradients["weight"] = (delta * hat).sum(others)
+    if layer.bias is not None:
+        gradients["bias"] = delta.sum(others)
+    inner = delta if layer.weight is None else delta * layer.weight
+    along = hat * (inner * hat).mean(dims, keepdim=True)
+    return (inner - inner.mean(dims, keepdim=True) - along) * scale, gradients
+
+
 def _unchanged(_: Any, __: Tensor, ___: Tensor, delta: Tensor) -> PulledBack:
     return delta, {}
 
@@ -320,6 +437,28 @@ RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], PulledBack]
     nn.Flatten: _reshaped,
     nn.Unflatten: _reshaped,
     Rearrangement: _reshaped,
+    Transposition: _transposed,
+    **dict.fromkeys(
+        (
+            Average,
+            nn.AvgPool1d,
+            nn.AvgPool2d,
+            nn.AvgPool3d,
+            nn.AdaptiveAvgPool1d,
+            nn.AdaptiveAvgPool2d,
+            nn.AdaptiveAvgPool3d,
+            nn.Upsample,
+            nn.PixelShuffle,
+        ),
+        _linear_map,
+    ),
+    nn.MaxPool1d: _max_pool,
+    nn.MaxPool2d: _max_pool,
+    nn.MaxPool3d: _max_pool,
+    nn.BatchNorm1d: _batch_norm,
+    nn.BatchNorm2d: _batch_norm,
+    nn.BatchNorm3d: _batch_norm,
+    nn.LayerNorm: _layer_norm,
     nn.Identity: _unchanged,
     nn.Dropout: _unchanged,  # in evaluation mode
 }
