@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.explanation.batch_norm_folding import fold_batch_norm
 from torchtheory.explanation.composites import Composite, Rules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.lrp import layer_relevances, lrp
@@ -29,6 +28,7 @@ from torchtheory.explanation.propagation.linear_maps import LinearMap
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Flat, Gamma, Product, WSquare, Zero
 from torchtheory.models.exported import load_exported
 from torchtheory.models.untouched import ModelState
+from torchtheory.tracing.folding import fold_batch_norm
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchtheory.explanation.composites.DoubtfulRules")
 
@@ -622,8 +622,8 @@ def test_an_archive_has_the_relevance_of_its_module(name: str, tmp_path: Path) -
     net = load_exported(tmp_path / "net.pt2")
     part = 0 if name == "several-outputs" else None  # its keys are not in the archive
     for rules in (Epsilon(1e-3), _BY_LAYER):
-        own = lrp(a.model, a.x, _target(name), rules, fold=False)
-        found = lrp(net, a.x, _target(name), rules, output=part, fold=False)
+        own = lrp(a.model, a.x, _target(name), rules)
+        found = lrp(net, a.x, _target(name), rules, output=part)
         torch.testing.assert_close(found.relevance, own.relevance, rtol=1e-10, atol=1e-12)
         assert found.ledger is not None
         assert own.ledger is not None

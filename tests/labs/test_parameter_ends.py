@@ -6,10 +6,12 @@ import zlib
 from typing import Literal
 
 import pytest
+from typer import Typer
+from typer.testing import CliRunner
 
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import InvalidInput
-from torchtheory.labs.engine.ends import cases, end_faults, ends, least_of_all
+from torchtheory.labs.engine.ends import cases, end_faults, ends, least_of_all, main
 from torchtheory.labs.engine.parameters import Limits, Parameter
 from torchtheory.labs.engine.registry import Lab, find_lab, lab, labs, listed_labs
 from torchtheory.labs.engine.run import Run, run_lab
@@ -148,6 +150,16 @@ def test_the_ends_of_a_lab_are_tried(at_its_ends: Lab) -> None:
     assert end_faults(at_its_ends, {"kind": "b"}) == []
     # more samples than a few times the preset's cost time and show nothing new
     assert ends(Parameter("samples", int, 10, 20, least=10, most=1000)) == []
+
+
+@pytest.mark.usefixtures("at_its_ends")
+def test_the_command_names_what_raises_or_fails() -> None:
+    app = Typer()
+    app.command()(main)
+    outcome = CliRunner().invoke(app, ["zz-ends", "--seed", "1"])
+    assert outcome.exit_code == 1
+    assert "zz-ends --set size=7: raises ZeroDivisionError: of seven\n" in outcome.output
+    assert "6 runs of 1 labs, 2 of them raise or fail" in outcome.output
 
 
 @pytest.mark.usefixtures("own_registry")

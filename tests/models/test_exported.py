@@ -24,7 +24,7 @@ from torchtheory.models.exported import load_exported
 from torchtheory.models.exported_archive import TYPES
 from torchtheory.models.loading import load_model, load_weights
 from torchtheory.models.model import PureFunction, evaluation_mode
-from torchtheory.tracing.chain import as_chain
+from torchtheory.tracing.chain import as_chain, as_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -308,7 +308,7 @@ def test_a_chain_of_layers_comes_back_as_one(
             assert type(found.module) is type(expected.module)
 
 
-def test_what_is_no_chain_stays_a_graph(tmp_path: Path) -> None:
+def test_what_is_no_chain_has_steps(tmp_path: Path) -> None:
     class Skip(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -320,8 +320,10 @@ def test_what_is_no_chain_stays_a_graph(tmp_path: Path) -> None:
     net, x = Skip(), torch.randn(2, 3)
     loaded = load_exported(exported(net, x, tmp_path / "net.pt2"))
     assert torch.equal(loaded(x), net(x))
-    with pytest.raises(UnsupportedModel, match="not a chain of known layers"):
+    with pytest.raises(UnsupportedModel, match="not a chain of layers: add does not follow layer"):
         as_chain(loaded)
+    found = [(type(step.link.module).__name__, step.inputs) for step in as_steps(loaded)]
+    assert found == [("Linear", (-1,)), ("Sum", (-1, 0))]
 
 
 @pytest.fixture(scope="module")

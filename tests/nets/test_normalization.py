@@ -138,7 +138,7 @@ def test_folding_with_branches() -> None:
     x = _gaussian(0, 6, 3, 5, 5)
     net = _trained(Residual().double(), x)
     before = copy.deepcopy(net.state_dict())
-    folded = fold_batch_norm(net)
+    folded = fold_batch_norm(net).model
     assert net.training
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
     assert isinstance(folded.bn, nn.Identity)
@@ -155,7 +155,7 @@ def test_folding_nested_and_tied_layers() -> None:
     )
     net[2].weight = first.weight  # tied: each must be scaled by its own batch norm
     net = _trained(net.double(), _gaussian(1, 9, 4))
-    folded = fold_batch_norm(net)
+    folded = fold_batch_norm(net).model
     x = _gaussian(2, 5, 4)
     assert torch.allclose(folded(x), net.eval()(x), atol=1e-12)
     assert sum(isinstance(m, nn.BatchNorm1d) for m in folded.modules()) == 0
@@ -168,7 +168,7 @@ def test_what_cannot_be_folded_is_kept() -> None:
         nn.Sequential(weight_norm(nn.Linear(3, 3)), nn.BatchNorm1d(3)),
         nn.BatchNorm1d(3),
     ):
-        folded = fold_batch_norm(net)
+        folded = fold_batch_norm(net).model
         assert any(isinstance(m, nn.BatchNorm1d) for m in folded.modules())
         assert folded is not net
         x = torch.randn(4, 3)
@@ -178,25 +178,31 @@ def test_what_cannot_be_folded_is_kept() -> None:
 def test_folding_agrees_with_torch() -> None:
     net = _trained(nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.BatchNorm2d(4)), _image())
     reference = nn.utils.fusion.fuse_conv_bn_eval(net.eval()[0], net[1])
-    assert torch.allclose(fold_batch_norm(net)[0].weight, reference.weight, atol=1e-6)
+    assert torch.allclose(fold_batch_norm(net).model[0].weight, reference.weight, atol=1e-6)
 
 
 def _image() -> Tensor:
     return torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
-class Untraceable(nn.Module):
+class Deciding(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(2, 2)
+        self.layer, self.norm = nn.Linear(2, 2), nn.BatchNorm1d(2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) if float(x.sum()) > 0 else x
+        return self.norm(self.layer(x)) if float(x.sum()) < 1e9 else self.layer(x)
+
+
+def test_nothing_is_folded_where_another_input_may_go_another_way() -> None:
+    found = fold_batch_norm(Deciding())
+    assert found.into == {}
+    assert "another input" in found.kept["norm"]
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="traced"):
-        fold_batch_norm(Untraceable())
+    with pytest.raises(UnsupportedModel, match="x="):
+        fold_batch_norm(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(3, 3), nn.Linear(5, 5)))
     with pytest.raises(InvalidType):
         fold_batch_norm("net")
     with pytest.raises(InvalidInput, match="eps"):

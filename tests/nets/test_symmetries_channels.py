@@ -229,5 +229,5 @@ def test_running_statistics_are_asked_for_and_what_cannot_be_traced_is_named() -
             out: Tensor = self.a(x)
             return out if x.sum() > 0 else -out
 
-    with pytest.raises(UnsupportedModel, match="asks Python"):
+    with pytest.raises(UnsupportedModel, match="asks what is in its input"):
         hidden_layers(Deciding())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.tracing.architectures import NAMES, architecture
 from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.tracing.chain import as_chain, straight_paths
+from torchtheory.models.exported import load_exported
+from torchtheory.tracing.chain import Step, as_chain, as_steps, parameters_read, straight_paths
 
 
 class Custom(nn.Module):
@@ -110,8 +113,9 @@ def test_reshapes(reshape: Any) -> None:
         (lambda m, x: m.l(x) * 2, "uses mul, which no layer rule covers"),
         (lambda m, x: (m.l(x), x), "it returns"),
         (lambda m, x: m.l(x) if x.sum() > 0 else x, "could not be traced"),
-        (lambda m, x: F.linear(m.l(x), m.l.weight), "is not a chain of layers"),
-        (lambda m, x: x.view(x.size(1), -1, 2).view(-1, x.size(0), x.size(1)), "sizes other than"),
+        (lambda m, x: m.l(x) @ m.l(x).T, "is not a chain of layers"),
+        (lambda m, x: m.l(x) @ torch.ones(4), "uses matmul, which no layer rule"),
+        (lambda m, x: x.view(x.size(1), -1, 2).view(-1, x.size(0), x.size(1)), "uses view"),
     ],
 )
 def test_what_is_no_chain_is_refused_with_the_operation(forward: Any, sentence: str) -> None:
@@ -130,8 +134,10 @@ def test_two_inputs_are_refused() -> None:
             out: Tensor = self.l(x, y)
             return out
 
-    with pytest.raises(UnsupportedModel, match="has 2 inputs; a chain has one"):
+    with pytest.raises(UnsupportedModel, match="has 2 inputs, and this is about one"):
         as_chain(Two())
+    with pytest.raises(UnsupportedModel, match="has 2 inputs; a chain has one"):
+        as_chain(Two(), (torch.ones(3, 2), torch.ones(3, 2)))
 
 
 def test_tracing_leaves_the_model_alone() -> None:
@@ -168,3 +174,97 @@ def test_a_layer_with_the_name_of_a_method_of_tensors() -> None:
         body=nn.Linear(2, 3), kind=nn.Linear(3, 1), size=nn.Linear(3, 1),
     )  # fmt: skip
     assert ["size"] in [[link.name for link in path][-1:] for path in straight_paths(heads)]
+
+
+#: Architectures that are made of layers, sums and concatenations.
+IN_STEPS = (
+    "mlp", "functional", "convolutional", "resnet", "densenet", "layer-norm", "u-net", "mixer",
+    "tied", "loops", "weight-norm", "group-norm",
+)  # fmt: skip
+
+
+def composed(steps: list[Step], x: Tensor) -> Tensor:
+    values = [x]
+    for step in steps:
+        values.append(step.link.module(*(values[k + 1] for k in step.inputs)))
+    return values[-1]
+
+
+def archived(model: nn.Module, x: Tensor, path: Path) -> nn.Module:
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},))
+    torch.export.save(program, path)
+    return load_exported(path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_steps_of_a_network_and_of_its_archive_are_the_same_layers(
+    name: str, tmp_path: Path
+) -> None:
+    given = architecture(name)
+    if name not in (*IN_STEPS, "encoder"):  # which is one layer of torch, and many of an archive
+        with pytest.raises(UnsupportedModel, match=r"no layer rule|has more|something else"):
+            as_steps(given.model, given.x)
+        return
+    steps = as_steps(given.model, given.x)
+    torch.testing.assert_close(composed(steps, given.x), given.model(given.x))
+    if name == "encoder":
+        return
+    loaded = archived(given.model, given.x, tmp_path / "net.pt2")
+    found = as_steps(loaded)
+    torch.testing.assert_close(composed(found, given.x), given.model(given.x))
+    assert [step.inputs for step in found] == [step.inputs for step in steps]
+    for one, other in zip(found, steps, strict=True):
+        assert type(one.link.module).__name__ == type(other.link.module).__name__
+        assert one.link.name == other.link.name or not list(other.link.module.parameters())
+        own = dict(loaded.named_parameters())
+        for parameter in one.link.module.parameters():
+            assert any(parameter is p for p in own.values())
+
+
+def test_a_weight_that_is_computed_follows_its_parameters() -> None:
+    given = architecture("tied")
+    first, _, last = as_chain(given.model)
+    weight = given.model.encoder.weight
+    assert first.module is given.model.encoder
+    assert torch.equal(last.module.weight, weight.t())
+    assert "weight" not in last.module._parameters
+    assert parameters_read(given.model) == {"encoder.weight"}
+    with torch.no_grad():
+        weight.mul_(2)
+    assert torch.equal(last.module.weight, weight.t())
+    last.module(torch.ones(1, 4).double()).sum().backward()
+    assert weight.grad is not None
+
+
+def test_a_layer_that_is_called_with_more_than_a_value_is_made_anew() -> None:
+    up = nn.ConvTranspose1d(1, 1, 3, stride=2)
+    net = Custom(lambda m, x: m.up(x, output_size=[x.shape[-1] * 2 + 2]), up=up)
+    (link,) = as_chain(net)
+    x = torch.randn(3, 1, 8)
+    assert link.module is not up
+    assert link.module.weight is up.weight
+    assert torch.equal(link.module(x), net(x))
+
+
+def test_parts_of_a_sequential_that_are_chains_are_opened() -> None:
+    relu = Custom(lambda m, x: F.relu(x))
+    odd = Custom(lambda m, x: x * x.sigmoid())
+    pair = Custom(lambda m, x: m.b(torch.tanh(m.a(x))), a=nn.Linear(3, 4), b=nn.Linear(4, 3))
+    net = nn.Sequential(nn.Linear(3, 3), relu, pair, odd)
+    links = as_chain(net)
+    assert [link.name for link in links] == ["0", "1", "2.a", "", "2.b", "3"]
+    assert links[-1].module is odd
+    assert same_function(net, torch.randn(4, 3))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("gcn", "message-passing")])
+def test_an_input_is_found(name: str) -> None:
+    given = architecture(name)
+    assert [len(p) for p in straight_paths(given.model)]
+
+
+def test_an_input_is_asked_for() -> None:
+    net = Custom(lambda m, x: m.l(x.mean((1, 2)).view(len(x), 3)), l=nn.Linear(3, 2))
+    with pytest.raises(UnsupportedModel, match="give a few of its inputs as x="):
+        as_chain(net)

@@ -221,6 +221,14 @@ def test_an_archive_is_the_same_network(name: str) -> None:
     assert all(op.layer_kind != "ExportedNetwork" for op in network)
 
 
+def test_what_is_carried_may_be_a_number() -> None:
+    rules = Rules(
+        "no depth", {"linear": lambda call: call["input"] + 1, "relu": lambda c: c["input"]}
+    )
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    assert interpret(record(net, torch.zeros(1, 2)), rules, [0], 1) == 2
+
+
 def test_a_rule_may_decline_a_form_that_is_then_written_out() -> None:
     seen: list[str] = []
 
@@ -238,6 +246,12 @@ def test_a_rule_may_decline_a_form_that_is_then_written_out() -> None:
     assert interpret(record(net, torch.zeros(1, 3)), rules, ["x"], 1) == "div"
     assert seen == ["softmax", "amax", "sub", "exp", "sum", "div"]
     assert interpret(record(nn.Softmax(-1), torch.zeros(1, 3)), rules, ["x"], 1) == "softmax"
+
+
+def test_what_comes_back_to_itself_is_not_written_out_for_ever() -> None:
+    pool = nn.MaxPool2d(2)
+    network = record(pool, torch.zeros(1, 1, 4, 4), known=lambda name: False)
+    assert [op.name for op in network] == ["max_pool2d"]
 
 
 def test_an_operation_without_a_rule_is_refused_with_its_place() -> None:

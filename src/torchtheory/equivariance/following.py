@@ -138,6 +138,9 @@ class Step:
     layout: Layout | None
 
 
+Again = tuple[list[Tensor], Callable[[list[Tensor]], Any]]
+
+
 @dataclass(slots=True)
 class Call:
     """A layer or operation: what it is, what it reads, and how to do it again with other tensors.
@@ -147,25 +150,25 @@ class Call:
         kind: the class of the layer, or the operation in a word.
         path: where it stands.
         settings: of the layer.
-        given: the tensors that it reads.
+        again: the tensors that it reads, and what it returns for others in their places.
         arguments: of a single operation, by name.
-        again: what it returns for other tensors in the place of those.
     """
 
     name: str
     kind: str
     path: str
     settings: Settings
-    given: list[Tensor]
+    again: Again
     arguments: dict[str, Any]
-    again: Callable[[list[Tensor]], Any]
 
     def tensors(self) -> list[Tensor]:
-        return self.given
+        """What it reads."""
+        return self.again[0]
 
     def repeated(self, replace: Callable[[Tensor], Tensor]) -> Any:
         """What it returns with every tensor replaced."""
-        return self.again([replace(t) for t in self.given])
+        given, run = self.again
+        return run([replace(t) for t in given])
 
 
 class Following:
@@ -201,41 +204,23 @@ class Following:
         constant = visit is None and op.name in _LIKE and not op.inputs[0].follows
         if constant:  # it takes on the type or shape of the data
             return made
-        call = self._single(op) if visit is None else self._layer(visit, own)
-        leaving = _leaving(self.network, own)
+        entering, leaving = self.network.boundary(own)
+        leaving = leaving or list(op.outputs)
+        again = self._again(list(op.inputs) if visit is None else entering, leaving)
+        call = self._single(op, again) if visit is None else self._layer(visit, own, again)
         if leaving and any(id(t) in self.known for t in call.tensors()):
             self._met(call, [self.held[v] for v in leaving], leaving[0])
         return made
 
-    def _single(self, op: Operation) -> Call:
-        return Call(
-            op.name,
-            _WORDS.get(op.name, op.name),
-            op.layer,
-            Settings(),
-            [self.held[v] for v in op.inputs],
-            op.arguments,
-            self._again([op], list(op.inputs)),
-        )
+    def _single(self, op: Operation, again: Again) -> Call:
+        word = _WORDS.get(op.name, op.name)
+        return Call(op.name, word, op.layer, Settings(), again, op.arguments)
 
-    def _layer(self, visit: Visit, own: list[Operation]) -> Call:
-        inside = {v for op in own for v in op.outputs}
-        entering = list(
-            dict.fromkeys(v for op in own for v in op.inputs if v.follows and v not in inside)
-        )
+    def _layer(self, visit: Visit, own: list[Operation], again: Again) -> Call:
         name, kind = unit_of(visit.kind)
-        return Call(
-            name,
-            kind,
-            visit.layer,
-            settings_of(name, own),
-            [self.held[v] for v in entering],
-            {},
-            self._again(own, entering),
-        )
+        return Call(name, kind, visit.layer, settings_of(name, own), again, {})
 
-    def _again(self, own: list[Operation], entering: list[Value]) -> Callable[[list[Tensor]], Any]:
-        leaving = _leaving(self.network, own)
+    def _again(self, entering: list[Value], leaving: list[Value]) -> Again:
         part = self.network.until(*leaving, after=tuple(dict.fromkeys(entering)))
 
         def again(tensors: list[Tensor]) -> Any:
@@ -243,7 +228,7 @@ class Following:
             others = {v: t for v, t in self.held.items() if v not in given}
             return part.evaluate(list(given.values()), self.samples, called, others)
 
-        return again
+        return [self.held[v] for v in entering], again
 
     def _forget(self, tensor: Tensor) -> None:
         self.known[id(tensor)] = (tensor, None)
@@ -414,18 +399,6 @@ def _units(network: Network) -> dict[Operation, tuple[Visit, list[Operation]]]:
     # what does not follow the input is no part of a layer that is looked at
     followed = {visit: [op for op in own if op.follows] for visit, own in found.items()}
     return {op: (visit, own) for visit, own in followed.items() for op in own}
-
-
-def _leaving(network: Network, own: list[Operation]) -> list[Value]:
-    """What a layer returns."""
-    inside = set(own)
-    found = [
-        v
-        for op in own
-        for v in op.outputs
-        if v in network.outputs or not inside.issuperset(network.users.get(v, ()))
-    ]
-    return found or list(own[-1].outputs)
 
 
 def _is_broadcast(operands: list[Tensor], out: Tensor) -> bool:

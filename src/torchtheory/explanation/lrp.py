@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torchtheory.core.budget import check_time
 from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import UnknownName, UnsupportedModel
-from torchtheory.explanation.batch_norm_folding import fold_batch_norm, has_batch_norm
 from torchtheory.explanation.composites import DoubtfulRules, Rules, as_composite, doubts
 from torchtheory.explanation.explanation import Explanation, explained
 from torchtheory.explanation.ledger import Entry, Ledger
@@ -42,6 +41,7 @@ from torchtheory.explanation.score import (
     open_score,
     refuse_constant,
 )
+from torchtheory.tracing.folding import fold_batch_norm, has_batch_norm
 from torchtheory.tracing.interpret import interpret
 from torchtheory.tracing.network import Network
 
@@ -179,7 +179,7 @@ class _Passes:
             else:
                 if found.unchanged:
                     self.folded, self.not_folded = found.into, found.kept
-                    return found.model
+                    return found.model.requires_grad_(False)
                 reason = "outputs would change"
         names = [n for n, m in network.named_modules() if has_batch_norm(m) and not [*m.children()]]
         self.not_folded = dict.fromkeys(names, reason)

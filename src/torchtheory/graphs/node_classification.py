@@ -5,7 +5,6 @@ Source: Deep Learning (notes), section 7.4; Kipf and Welling (2017).
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, field
 
@@ -34,6 +33,7 @@ from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.graphs.graph_reading import GraphSource, as_graph
 from torchtheory.graphs.message_passing import check_features
 from torchtheory.models.model import global_randomness_kept, one_output
+from torchtheory.models.untouched import copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def fit_nodes(
     mask = _known(known, graph.nodes)
     if next(network.parameters(), None) is None:
         raise InvalidInput("the network has no parameters to train")
-    trained = copy.deepcopy(network).eval()
+    trained = copied(network).eval()
     with torch.no_grad(), ForeignCode("the network", ModelRaised):
         outputs = one_output(trained(x, graph))
     trained.train()

@@ -6,8 +6,8 @@ from .tangent.operator import jacobian_operator as jacobian_operator
 # infinite width
 from .infinite.dense import nngp as nngp
 from .infinite.dense import ntk as ntk
-from .infinite.module_limit import limit_kernel as limit_kernel
-from .infinite.module_limit import module_limit as module_limit
+from .infinite.module_kernels import limit_kernel as limit_kernel
+from .infinite.module_kernels import module_limit as module_limit
 from .infinite.dense import limit_kernels as limit_kernels
 from .infinite.convolution import convolutional_kernels as convolutional_kernels
 from .infinite.dual_activations import dual_activation as dual_activation

@@ -25,15 +25,17 @@ from torchtheory.models.exported_archive import TYPES, Archive
 from torchtheory.models.exported_arguments import (
     LARGEST_SIZE,
     Here,
+    Named,
     Place,
+    Precision,
     names_in,
     only,
     parsed,
     value_of,
     wrapped,
 )
-from torchtheory.models.exported_layers import as_layers
 from torchtheory.models.exported_operators import ASSERTIONS, Operator, find_operator
+from torchtheory.models.function_layers import LAYERS, TENSORS
 
 #: The version of the archive's schema that is understood.
 SCHEMA = 8
@@ -55,8 +57,8 @@ def load_exported(path: str | Path) -> nn.Module:
     and extra files in the archive are not looked at.
 
     The network is an ordinary module: parameters under the names they had, in evaluation mode,
-    differentiable as often as its operators are, also by `torch.func`. A chain of usual layers is
-    given back as such; otherwise what is left of the layers are parameters and operators.
+    differentiable as often as its operators are, also by `torch.func`. An operator that is a layer
+    of `torch.nn` on parameters of its own is that layer again, under the name that it had.
 
     Raises:
         FileProblem: if the file is none, or is refused for safety.
@@ -73,13 +75,8 @@ def load_exported(path: str | Path) -> nn.Module:
         )
     try:
         network = ExportedNetwork(document["graph_module"], archive.tensors(), str(archive.file))
-        state = {
-            **dict(network.named_parameters(remove_duplicate=False)),
-            **dict(network.named_buffers(remove_duplicate=False)),
-        }
-        tried = network.try_sizes(document["graph_module"]["graph"])
-        layers = as_layers(document["graph_module"], state) if tried else None
-        return (layers or network).eval()
+        network.try_sizes(document["graph_module"]["graph"])
+        return network.eval()
     except TorchTheoryError:
         raise
     except Exception as error:  # whatever a document of another shape leads to
@@ -153,39 +150,54 @@ class ExportedNetwork(nn.Module):
         self._reference = next(floating, None)
         self._precision = None if self._reference is None else tensors[self._reference].dtype
         self._numbers: dict[Any, dict[int, float]] = {}
+        self._layers = _Layers(self, graph["tensor_values"])
+        #: Sizes and types of the inputs that it was exported with, if the archive says so.
+        self.examples: list[tuple[tuple[int, ...], torch.dtype]] | None = None
         #: Paths, classes and calls of the modules that the operation which runs now was part of.
         self.running_layers: tuple[tuple[str, str, str], ...] = ()
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The network's output: one tensor, or a tuple where the exported one returned several."""
-        _refuse_tracing(inputs)
         leaves = self._leaves(inputs, named)
-        state = {node: _attribute(self, target) for node, target in self._state.items()}
+        if self._layers.tame and self.examples is not None:
+            return self._compute(leaves, {}, Place(torch.device("cpu"), {}), {})
+        state = self._weights()
+        others = [v for v in leaves if not isinstance(v, Tensor)]
+        if any(hasattr(v, "__torch_function__") for v in others):
+            # what stands for a tensor, and is carried through, has no memory of its own
+            return self._compute(leaves, state, self._place(leaves), {})
         tensors = [v for v in (*leaves, *state.values()) if isinstance(v, Tensor)]
         key = tuple((v.shape, v.stride(), v.dtype) for v in tensors)
         if key not in self._numbers:
             self._numbers[key] = self._compute_sizes(leaves, state)
         return self._compute(leaves, state, self._place(leaves), self._numbers[key])
 
-    def try_sizes(self, graph: dict[str, Any]) -> bool:
+    def _weights(self) -> dict[str, Tensor]:
+        """By the names of the graph; a layer that was exchanged for none has none."""
+        return {
+            node: _attribute(self, target)
+            for node, target in self._state.items()
+            if not isinstance(self.get_submodule(target.rpartition(".")[0]), nn.Identity)
+        }
+
+    def try_sizes(self, graph: dict[str, Any]) -> None:
         """Refuse a graph that is too large at the very inputs it was exported with.
 
-        Returns:
-            Whether the archive says what they were; otherwise it is found out when it runs.
+        Where the archive does not say what they were, it is found out when it runs.
         """
         leaves = []
         for name in self._inputs:
             if name is None:
-                return False
+                return
             given = graph["tensor_values"][name]
             sizes = [s.get("as_int", s.get("as_expr", {}).get("hint")) for s in given["sizes"]]
             sizes = [s.get("as_int") if isinstance(s, dict) else s for s in sizes]
             if not all(isinstance(s, int) and 0 <= s <= LARGEST_SIZE for s in sizes):
-                return False
+                return
             leaves.append(torch.empty(sizes, dtype=TYPES[given["dtype"]], device="meta"))
-        state = {node: _attribute(self, target) for node, target in self._state.items()}
+        state = self._weights()
         self._compute_sizes(leaves, state)
-        return True
+        self.examples = [(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
 
     def _compute_sizes(self, leaves: list[Any], state: dict[str, Tensor]) -> dict[int, float]:
         """Run the graph on shapes alone; sizes do not depend on entries, so they are the real ones.
@@ -230,10 +242,13 @@ class ExportedNetwork(nn.Module):
         values |= {k: v for k, v in zip(self._inputs, leaves, strict=True) if k is not None}
         for number, step in enumerate(self._steps):
             self.running_layers = step.layers
-            arguments = [(k, value_of(a, values, place)) for k, a in step.arguments]
-            if first:
-                step.operator.refuse_others(arguments)
-            result = step.operator(arguments)
+            if number in self._layers and (not first or self._layers.is_none(self, number)):
+                result = self._layers.run(self, number, values)
+            else:
+                arguments = [(k, value_of(a, values, place)) for k, a in step.arguments]
+                if first:
+                    step.operator.refuse_others(arguments)
+                result = step.operator(arguments)
             if isinstance(result, int | float):
                 result = numbers.setdefault(number, result)
             several = len(step.outputs) > 1
@@ -272,6 +287,164 @@ class ExportedNetwork(nn.Module):
         _flatten(list(inputs), positional["children_spec"], leaves)
         _flatten([left[k] for k in keys], keywords["children_spec"], leaves)
         return leaves
+
+
+#: Layers whose output may be as large as an archive says, whatever they are given.
+_GROWING = (
+    nn.modules.conv._ConvTransposeNd, nn.modules.padding._ConstantPadNd, nn.Upsample, nn.Unfold,
+    nn.modules.padding._ReflectionPadNd, nn.modules.padding._ReplicationPadNd,
+    nn.modules.padding._CircularPadNd, nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+)  # fmt: skip
+
+
+class _Layers:
+    """The steps of a graph that are layers of `torch.nn`, which then run as such.
+
+    A layer with parameters takes the place of the bare module that held them; one without has the
+    path that the archive says, or none.
+
+    Args:
+        network: the network, with its parameters and steps.
+        shapes: of the values of the graph, as the archive has them.
+    """
+
+    def __init__(self, network: ExportedNetwork, shapes: dict[str, Any]) -> None:
+        self._steps: dict[int, tuple[str, nn.Module | str]] = {}
+        grows = False
+        for number, step in enumerate(network._steps):
+            bound = _bound(step)
+            taken = next((k for k in ("indices", "input", "self") if k in bound), "")
+            x = bound.pop(taken, None)
+            if not isinstance(x, Named) or x.name in network._state or x.name not in shapes:
+                continue
+            names = {
+                k: network._state.get(v.name, "")
+                for k, v in bound.items()
+                if k in TENSORS and isinstance(v, Named)
+            }
+            rest = {k: v for k, v in bound.items() if k not in names}
+            if not all(names.values()) or any(map(_is_computed, rest.values())):
+                continue
+            tensors = {k: _attribute(network, v) for k, v in names.items()}
+            layer = _made(step, {**rest, **tensors, "ndim": len(shapes[x.name]["sizes"])})
+            if layer is None:
+                continue
+            grows |= isinstance(layer, _GROWING)
+            if names:
+                # a layer whose weights another one uses, as attention does, was not called itself
+                called = not step.layers or all(
+                    name.rpartition(".")[0] == step.layers[-1][0] for name in names.values()
+                )
+                path = self._put(network, layer, names, tensors) if called else ""
+                if path:
+                    self._steps[number] = (x.name, path)
+            else:
+                self._steps[number] = (x.name, self._named(network, step, layer) or layer)
+
+        #: Whether there is nothing else, and nothing that makes far more numbers than it is given.
+        self.tame = len(self._steps) == len(network._steps) and not grows
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._steps
+
+    def run(self, network: nn.Module, number: int, values: dict[str, Any]) -> Any:
+        """What a step that is a layer makes of the values of the graph."""
+        return self._layer(network, number)(values[self._steps[number][0]])
+
+    def is_none(self, network: nn.Module, number: int) -> bool:
+        """Whether a layer was exchanged for one that does nothing, as folding does."""
+        return isinstance(self._layer(network, number), nn.Identity)
+
+    def _layer(self, network: nn.Module, number: int) -> nn.Module:
+        found = self._steps[number][1]
+        return network.get_submodule(found) if isinstance(found, str) else found
+
+    def _put(
+        self,
+        network: nn.Module,
+        layer: nn.Module,
+        names: dict[str, str],
+        tensors: dict[str, Tensor],
+    ) -> str:
+        """Put a layer where the archive has its parameters; nothing if they are not its own."""
+        paths = {name.rpartition(".")[0] for name in names.values()}
+        if len(paths) != 1 or any(n.rpartition(".")[2] != k for k, n in names.items()):
+            return ""
+        (path,) = paths
+        if not path:
+            return ""
+        there = network.get_submodule(path)
+        if type(there) is not nn.Module:
+            return path if repr(there) == repr(layer) else ""
+        held = {**there._parameters, **there._buffers}
+        counted = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        if there._modules or held.keys() - {"num_batches_tracked"} != names.keys():
+            return ""
+        if {k for k, t in tensors.items() if isinstance(t, nn.Parameter)} != (
+            layer._parameters.keys() & names.keys()
+        ):
+            return ""
+        for key, tensor in tensors.items():
+            setattr(layer, key, tensor)
+        if counted:
+            layer.register_buffer("num_batches_tracked", there._buffers.get("num_batches_tracked"))
+        parent, _, own = path.rpartition(".")
+        network.get_submodule(parent).add_module(own, layer.eval())
+        return path
+
+    def _named(self, network: nn.Module, step: _Step, layer: nn.Module) -> str:
+        """Put a layer without parameters where it was, if the archive says so."""
+        layer.eval()
+        path, kind, _ = step.layers[-1] if step.layers else ("", "", "")
+        if not path or kind != type(layer).__name__:
+            return ""
+        module: nn.Module = network
+        *parents, own = path.split(".")
+        for part in parents[:_DEEPEST]:
+            if part not in module._modules:
+                module.add_module(part, nn.Module())
+            module = module.get_submodule(part)
+        if own in module._modules:
+            there = module.get_submodule(own)
+            return path if repr(there) == repr(layer) else ""
+        if (not own.isidentifier() and not own.isdigit()) or hasattr(module, own):
+            return ""
+        module.add_module(own, layer)
+        return path
+
+
+def _bound(step: _Step) -> dict[str, Any]:
+    """The arguments of a step by name, with those that it leaves out."""
+    schema = getattr(step.operator.function, "_schema", None)
+    if schema is None:
+        return {}
+    left_out = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    return left_out | dict(step.arguments)
+
+
+def _is_computed(argument: Any) -> bool:
+    """Whether the graph computes a part of an argument, or it is a type of numbers."""
+    if isinstance(argument, list):
+        return any(map(_is_computed, argument))
+    return isinstance(argument, Named | Precision | Here)
+
+
+def _made(step: _Step, arguments: dict[str, Any]) -> nn.Module | None:
+    """The layer that a step is."""
+    name = step.operator.name.removeprefix("torch.ops.aten.").partition(".")[0]
+    make = LAYERS.get(name.removesuffix("_"))
+    if make is None or len(step.outputs) != 1:
+        return None
+    try:
+        layer = make(arguments)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+        return None  # an operator may do what no layer is made for
+    if layer is not None and name.endswith("_"):
+        if "inplace" not in vars(layer):
+            return None
+        layer.inplace = True  # type: ignore[assignment]
+    return layer
 
 
 class _Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -322,11 +495,6 @@ def _shape_of(value: Any) -> Any:
     last = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
     whole = torch.empty(value.storage_offset() + last + 1, dtype=value.dtype, device="meta")
     return whole.as_strided(value.shape, value.stride(), value.storage_offset())
-
-
-def _refuse_tracing(inputs: object) -> None:
-    if isinstance(inputs, torch.fx.Proxy):  # which stands for all of them
-        raise UnsupportedModel("its archive holds operators that are not a chain of known layers")
 
 
 def _register(root: nn.Module, name: str, tensor: Tensor, persistent: bool) -> None:

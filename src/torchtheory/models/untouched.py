@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def copied(model: nn.Module) -> nn.Module:
         raise UnsupportedModel(f"{kind}: a function that it holds refers to the model itself")
     try:
         with _CopyOfActivations():
-            own = copy.deepcopy(model)
+            own = copy.deepcopy(model, _copies_of_nothing(model))
     except (KeyboardInterrupt, OutOfTime):
         raise
     except BaseException as error:  # whatever the attributes of a user's model do when copied
@@ -73,6 +73,12 @@ def copied(model: nn.Module) -> nn.Module:
     for parameter in own.parameters():
         parameter.grad = None
     return own
+
+
+def _copies_of_nothing(model: nn.Module) -> dict[int, Any]:
+    """What the hooks of layers, which are mostly none, are copied to: else most of the time."""
+    held = (value for module in model.modules() for value in vars(module).values())
+    return {id(value): OrderedDict() for value in held if type(value) is OrderedDict and not value}
 
 
 def refuse_compiled(model: nn.Module) -> None:

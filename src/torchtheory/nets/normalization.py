@@ -12,21 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn.utils.parametrize import is_parametrized
+from torch import Tensor, nn
 
-from torchtheory.core.checks import as_module
-from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.models.untouched import copied
-from torchtheory.tracing.chain import trace
-
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_FOLDABLE = {
-    nn.Linear: nn.BatchNorm1d,
-    nn.Conv1d: nn.BatchNorm1d,
-    nn.Conv2d: nn.BatchNorm2d,
-    nn.Conv3d: nn.BatchNorm3d,
-}
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.tracing.folding import fold_batch_norm as fold_batch_norm
 
 
 def standardize(x: Tensor, dim: int, *, eps: float = 0.0, unbiased: bool = False) -> Tensor:
@@ -148,32 +137,6 @@ def weight_norm_gradient(gradient: Tensor, v: Tensor, scale: Tensor) -> tuple[Te
     return along, scale[..., None] / norm * across
 
 
-def fold_batch_norm(model: nn.Module) -> nn.Module:
-    r"""A copy of the model, in evaluation mode, with its batch normalizations folded away.
-
-    In evaluation mode $\gamma(Wx+b-\hat\mu)/\sqrt{\hat\sigma^2+\delta}+\beta$ is the affine
-    map $W'=\operatorname{diag}(s)W$, $b'=s\odot(b-\hat\mu)+\beta$ with
-    $s=\gamma/\sqrt{\hat\sigma^2+\delta}$. Every batch normalization that directly follows a
-    dense layer or a convolution, each used once, becomes the identity; others are kept as they
-    are. Branches and skip connections are fine; a model torch.fx cannot trace is refused. Dense
-    layers must act on `[s, n]`, since on `[s, l, n]` the normalization is over another axis.
-    The given model is not changed.
-
-    >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU())
-    >>> folded, x = fold_batch_norm(net), torch.ones(4, 2)
-    >>> folded[1], torch.allclose(folded(x), net.eval()(x))
-    (Identity(), True)
-    """
-    as_module(model)
-    pairs = _pairs_to_fold(model)
-    folded = copied(model)
-    modules = dict(folded.named_modules())
-    for layer_name, norm_name in pairs:
-        _fold(modules[layer_name], modules[norm_name])
-        folded.set_submodule(norm_name, nn.Identity())
-    return folded.eval()
-
-
 def chain_step_coefficients(weights: Tensor, gradients: Tensor) -> Tensor:
     r"""Coefficients of $\prod_l(w_l-\eta g_l)$ in powers of $\eta$, constant first.
 
@@ -197,71 +160,3 @@ def chain_step_coefficients(weights: Tensor, gradients: Tensor) -> Tensor:
         longer = nn.functional.pad(coefficients, (0, 1))
         coefficients = w * longer - g * longer.roll(1)
     return coefficients
-
-
-class _Tracer(fx.Tracer):
-    """Stops at the layers of `torch.nn`, goes into everything else."""
-
-    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        inside = isinstance(module, nn.Sequential) or not module.__module__.startswith("torch.nn")
-        return not inside
-
-
-def _pairs_to_fold(model: nn.Module) -> list[tuple[str, str]]:
-    """Names of (layer, batch normalization) where one feeds the other and nothing else."""
-    if not list(model.children()):
-        return []
-    try:
-        graph = trace(model, _Tracer())
-    except Exception as error:  # fx raises whatever the model's Python does on a proxy
-        sentence = " ".join(str(error).split())[:300]
-        raise UnsupportedModel(f"{type(model).__name__} could not be traced: {sentence}") from error
-    modules = dict(model.named_modules())
-    calls: dict[nn.Module, int] = {}
-    for node in graph.nodes:
-        if node.op == "call_module":
-            if node.target not in modules:
-                raise UnsupportedModel(f"{type(model).__name__} builds {node.target} while it runs")
-            module = modules[str(node.target)]
-            calls[module] = calls.get(module, 0) + 1
-    pairs = []
-    for node in graph.nodes:
-        before = node.args[0] if node.args else None
-        if node.op != "call_module" or not isinstance(before, fx.Node):
-            continue
-        if before.op != "call_module" or len(before.users) > 1:
-            continue
-        layer, norm = modules[str(before.target)], modules[str(node.target)]
-        once = calls[layer] == calls[norm] == 1
-        if once and _can_fold(layer, norm):
-            pairs.append((str(before.target), str(node.target)))
-    return pairs
-
-
-def _can_fold(layer: nn.Module, norm: nn.Module) -> bool:
-    """Exactly torch's layers, of sizes that fit, with running statistics and plain weights."""
-    wanted = _FOLDABLE.get(type(layer))
-    if wanted is None or type(norm) is not wanted or is_parametrized(layer):
-        return False
-    assert isinstance(norm, _BATCH_NORMS)
-    return norm.running_mean is not None and len(layer.get_parameter("weight")) == norm.num_features
-
-
-def _fold(layer: nn.Module, norm: nn.Module) -> None:
-    assert isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
-    assert isinstance(norm, _BATCH_NORMS)
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    with torch.no_grad():
-        scale = (norm.running_var + norm.eps).rsqrt()
-        if norm.weight is not None:
-            scale = scale * norm.weight
-        bias = -norm.running_mean if layer.bias is None else layer.bias - norm.running_mean
-        bias = bias * scale
-        if norm.bias is not None:
-            bias = bias + norm.bias
-        shape = (-1,) + (1,) * (layer.weight.ndim - 1)
-        trained = layer.weight.requires_grad
-        # new tensors: a weight shared with another layer must keep its values there
-        layer.weight = nn.Parameter(layer.weight * scale.view(shape), requires_grad=trained)
-        layer.bias = nn.Parameter(bias, requires_grad=trained)

@@ -90,9 +90,9 @@ def defined_letters(symbols: Iterable[tuple[str, str]]) -> set[str]:
     r"""What a list of symbols and meanings defines.
 
     That is every letter of the symbols, and in a meaning every letter that stands alone between
-    dollars, as in `$x_i$: samples; $n$ of them`.
+    dollars, its scripts aside, as in `$x_i$: samples; $n$ of them`.
 
-    >>> sorted(defined_letters([("$x_i$", "samples; $n$ of them, in $X=[0,1]^d$")]))
+    >>> sorted(defined_letters([("$x_i$", "samples; $n$ of them, in $K+X^d$")]))
     ['i', 'n', 'x']
     """
     found: set[str] = set()

@@ -61,6 +61,7 @@ def bind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     >>> bind(Tensor.sum, (x, 0), {})["keepdim"]
     False
     """
+    function = getattr(function, "spelling", function)  # where it stands for another one
     name, _ = plain_name(function)
     if name == "einsum":
         if not args:  # archives give everything by name
@@ -94,7 +95,10 @@ def _signature(function: Any) -> inspect.Signature | None:
         return None
     # pooling that returns where its maxima are is one function with pooling that does not
     function = getattr(F, f"{plain_name(function)[0]}_with_indices", function)
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a wrapper around a function written in C, such as Tensor.__pow__
+        return None
     kinds = {p.kind for p in signature.parameters.values()}
     return None if inspect.Parameter.VAR_POSITIONAL in kinds else signature
 

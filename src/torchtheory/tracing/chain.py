@@ -1,27 +1,70 @@
-r"""A network as a chain of layers $f = f_L \circ \dots \circ f_1$.
+r"""A network as layers in order: a chain $f = f_L \circ \dots \circ f_1$, or steps that branch.
 
-Products of layer norms, permutation symmetries and layer-wise formulas need the layers in order.
-An `nn.Sequential` is one by construction; any other module is traced with `torch.fx`, and
-refused with the name of the operation where the data flow is not a chain.
+Products of layer norms, permutation symmetries and layer-wise formulas need the layers. An
+`nn.Sequential` of layers is a chain by construction; any other network is recorded, and every
+operation of it is the layer of `torch.nn` whose forward pass it is, or one that is made from it
+(`torchtheory.tracing.layers`): a function such as `F.relu`, a weight that is used elsewhere, the
+operators of an exported network. What is no layer is refused with its name and its place.
 """
 
 from __future__ import annotations
 
-import operator
-import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeGuard
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from torchtheory.core.checks import as_module
-from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.errors import OutOfTime, TorchTheoryError, UnsupportedModel
 from torchtheory.core.naming import operation_words
-from torchtheory.models.model import evaluating, evaluation_mode, global_randomness_kept
-from torchtheory.models.untouched import private_copy
+from torchtheory.models.model import PureFunction, evaluating, global_randomness_kept
+from torchtheory.models.untouched import contents_kept
+from torchtheory.tracing.examples import example_input
+from torchtheory.tracing.layers import (
+    Average,
+    Concatenation,
+    LayerMaker,
+    Rearrangement,
+    Sum,
+    Transposition,
+)
+from torchtheory.tracing.network import Network, Operation, Value, pair_up
+from torchtheory.tracing.recorder import agree, record
+
+__all__ = [
+    "DROPPING",
+    "RESHAPING",
+    "Average",
+    "Concatenation",
+    "Link",
+    "Rearrangement",
+    "Step",
+    "Sum",
+    "Transposition",
+    "as_chain",
+    "as_steps",
+    "has_own_forward",
+    "is_watched",
+    "parameters_read",
+    "straight_paths",
+]
+
+#: Layers that pass on what they are given, in another shape or in the same.
+RESHAPING = (nn.Flatten, nn.Unflatten, nn.Identity, Rearrangement)
+
+#: Layers that do nothing in evaluation mode.
+DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+#: Layers of torch that are made of layers, with more than one way through them.
+_BRANCHED = (
+    nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer,
+    nn.TransformerDecoderLayer,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,139 +73,6 @@ class Link:
 
     name: str
     module: nn.Module
-
-
-#: Functions and tensor methods that stand for a layer without parameters.
-_FUNCTIONS: dict[Callable[..., Any] | str, Callable[[], nn.Module]] = {
-    F.relu: nn.ReLU,
-    torch.relu: nn.ReLU,
-    "relu": nn.ReLU,
-    torch.tanh: nn.Tanh,
-    "tanh": nn.Tanh,
-    torch.sigmoid: nn.Sigmoid,
-    "sigmoid": nn.Sigmoid,
-}
-
-#: Functions with arguments that stand for a layer of torch, and the names of the arguments.
-_LAYER_FUNCTIONS: dict[Callable[..., Any] | str, tuple[type[nn.Module], tuple[str, ...]]] = {
-    F.gelu: (nn.GELU, ("approximate",)),
-    F.silu: (nn.SiLU, ()),
-    F.elu: (nn.ELU, ("alpha",)),
-    F.leaky_relu: (nn.LeakyReLU, ("negative_slope",)),
-    F.softplus: (nn.Softplus, ("beta", "threshold")),
-    F.dropout: (nn.Dropout, ("p",)),
-    F.max_pool1d: (nn.MaxPool1d, ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
-    F.max_pool2d: (nn.MaxPool2d, ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
-    F.avg_pool1d: (
-        nn.AvgPool1d,
-        ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
-    ),
-    F.avg_pool2d: (
-        nn.AvgPool2d,
-        (
-            "kernel_size",
-            "stride",
-            "padding",
-            "ceil_mode",
-            "count_include_pad",
-            "divisor_override",
-        ),
-    ),
-    F.adaptive_avg_pool1d: (nn.AdaptiveAvgPool1d, ("output_size",)),
-    F.adaptive_avg_pool2d: (nn.AdaptiveAvgPool2d, ("output_size",)),
-    F.adaptive_max_pool2d: (nn.AdaptiveMaxPool2d, ("output_size",)),
-}
-#: Of these, what may be given besides: whether to work in place, or to train.
-_WITHOUT_EFFECT = {F.silu, F.elu, F.leaky_relu, F.dropout}
-_RESHAPES: set[Callable[..., Any] | str] = {
-    torch.flatten, "flatten", "view", "reshape", torch.reshape,
-    "squeeze", torch.squeeze, "unsqueeze", torch.unsqueeze, "contiguous",
-}  # fmt: skip
-_SIZES: set[Callable[..., Any] | str] = {"size", getattr, "dim"}
-_MOVES: set[Callable[..., Any] | str] = {"permute", "transpose"}
-_SUMS: set[Callable[..., Any] | str] = {operator.add, operator.iadd, torch.add, "add", "add_"}
-_JOINS: set[Callable[..., Any] | str] = {torch.cat, torch.concat}
-
-
-#: torch changes how all modules are called while it traces one.
-_TRACING = threading.RLock()
-
-
-class Rearrangement(nn.Module):
-    """A tensor method that only moves entries about, such as `x.view(len(x), -1)`.
-
-    Args:
-        method: its name.
-        arguments: what it is given; None stands for the number of samples.
-    """
-
-    def __init__(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        super().__init__()
-        self.method = method
-        self.arguments = arguments
-        self.keywords = keywords
-
-    def forward(self, x: Tensor) -> Tensor:
-        given = [len(x) if a is None else a for a in self.arguments]
-        moved: Tensor = getattr(x, self.method)(*given, **self.keywords)
-        return moved
-
-
-class Average(nn.Module):
-    """`x.mean(dims)`, the average over some dimensions.
-
-    Args:
-        dims: the dimensions.
-        keepdim: whether they stay, with one entry.
-    """
-
-    def __init__(self, dims: tuple[int, ...], keepdim: bool = False) -> None:
-        super().__init__()
-        self.dims = dims
-        self.keepdim = keepdim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean(self.dims, keepdim=self.keepdim)
-
-
-class Transposition(nn.Module):
-    """`x.permute(...)` or `x.transpose(...)`, which leaves no dimension where it was.
-
-    Args:
-        method: its name.
-        dims: what it is given.
-    """
-
-    def __init__(self, method: str, dims: tuple[Any, ...]) -> None:
-        super().__init__()
-        self.method = method
-        self.dims = dims
-
-    def forward(self, x: Tensor) -> Tensor:
-        moved: Tensor = getattr(x, self.method)(*self.dims)
-        return moved
-
-
-class Sum(nn.Module):
-    """The sum of two values of one network: where a shortcut ends."""
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return x + y
-
-
-class Concatenation(nn.Module):
-    """Values of one network side by side.
-
-    Args:
-        dim: the dimension along which they are joined.
-    """
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, *parts: Tensor) -> Tensor:
-        return torch.cat(parts, self.dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,23 +88,18 @@ class Step:
     inputs: tuple[int, ...]
 
 
-#: Layers that pass on what they are given, in another shape or in the same.
-RESHAPING = (nn.Flatten, nn.Unflatten, nn.Identity, Rearrangement)
-
-#: Layers that do nothing in evaluation mode.
-DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-
-
-class _Tracer(fx.Tracer):
-    """Goes into containers and user modules, stops at layers of `torch.nn` and ours."""
-
-    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        own = ("torch.nn", "torchtheory.nets.activations.table")
-        return module.__module__.startswith(own) and not isinstance(module, nn.Sequential)
-
-
-def as_chain(model: nn.Module) -> list[Link]:
+def as_chain(model: nn.Module, x: Tensor | None = None) -> list[Link]:
     """The layers in the order they are applied.
+
+    Args:
+        model: a network; a layer in it that is no chain itself stays one link where the network is
+            an `nn.Sequential`.
+        x: a few inputs, `[n, ...]`; without them some are made up, where it can be seen what the
+            network takes.
+
+    Raises:
+        UnsupportedModel: if it is no chain, does something that is no layer, or runs on no input
+            that was tried.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.ReLU(), nn.Linear(3, 1)))
     >>> [link.name for link in as_chain(net)]
@@ -202,19 +107,31 @@ def as_chain(model: nn.Module) -> list[Link]:
     """
     as_module(model)
     if _is_plain_sequential(model):
-        return _flatten(model, "")
-    if not list(model.children()):
+        links = _flatten(model, "")
+        return links if all(map(_is_closed, links)) else _opened(model, links, x)
+    if _is_leaf(model):
         return [Link("", model)]
-    return _follow(_graph(model), dict(model.named_modules()), type(model).__name__)
+    try:
+        return _View(model, x).chain()
+    except TorchTheoryError:
+        if list(model.children()):
+            raise
+        return [Link("", model)]
 
 
-def as_steps(model: nn.Module) -> list[Step]:
+def as_steps(model: nn.Module, x: Tensor | None = None) -> list[Step]:
     """The layers in the order they are applied, with the values that each of them takes.
 
     As `as_chain`, for networks with shortcuts and branches that sums and concatenations join.
 
+    Args:
+        model: a network.
+        x: a few inputs, `[n, ...]`; without them some are made up, where it can be seen what the
+            network takes.
+
     Raises:
-        UnsupportedModel: if the model cannot be traced, or does something that is no layer.
+        UnsupportedModel: if the model does something that is no layer, or runs on no input that
+            was tried.
 
     >>> class Block(nn.Module):
     ...     def __init__(self):
@@ -226,77 +143,33 @@ def as_steps(model: nn.Module) -> list[Step]:
     [('Linear', (-1,)), ('Sum', (-1, 0))]
     """
     as_module(model)
-    if not list(model.children()):
+    if _is_leaf(model):
         return [Step(Link("", model), (-1,))]
-    as_module(model)
     if _is_plain_sequential(model):
         links = _flatten(model, "")
-        if all(_Tracer().is_leaf_module(link.module, "") for link in links):
+        if all(_is_leaf(link.module) for link in links):
             return [Step(link, (k - 1,)) for k, link in enumerate(links)]
-    graph, modules, name = _graph(model), dict(model.named_modules()), type(model).__name__
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    if len(inputs) != 1:
-        raise UnsupportedModel(f"{name} has {len(inputs)} inputs, and this is about one")
-    places: dict[fx.Node, int] = {inputs[0]: -1}
-    sizes: set[fx.Node] = set()
-    steps: list[Step] = []
-    for node in graph.nodes:
-        if node.op in ("placeholder", "output"):
-            continue
-        if _asks_size(node) or (
-            node.target is operator.getitem and sizes.issuperset(node.all_input_nodes)
-        ):
-            sizes.add(node)
-            continue
-        taken = _operands(node, sizes)
-        link = _joining(node)
-        if link is not None and isinstance(link.module, Sum) and len(taken) != 2:
-            link = None  # a value and a number
-        if link is None and len(taken) == 1:
-            link = _link(node, modules, sizes, name)
-        if link is None or not all(n in places for n in taken):
-            raise UnsupportedModel(
-                f"{name} uses {operation_words(node.name)}{_place(node, modules)}, which no layer "
-                "rule covers"
-            )
-        places[node] = len(steps)
-        steps.append(Step(link, tuple(places[n] for n in taken)))
-    result = next(n for n in graph.nodes if n.op == "output").args[0]
-    if not isinstance(result, fx.Node) or places.get(result) != len(steps) - 1:
-        raise UnsupportedModel(f"{name} returns something else than its last value")
-    return steps
+    try:
+        return _View(model, x).steps()
+    except TorchTheoryError:
+        if list(model.children()):
+            raise
+        return [Step(Link("", model), (-1,))]
 
 
-def _operands(node: fx.Node, sizes: set[fx.Node]) -> list[fx.Node]:
-    """The values an operation takes, one as often as it takes it."""
-    flat: list[Any] = []
-    for given in (*node.args, *node.kwargs.values()):
-        flat += given if isinstance(given, tuple | list) else [given]
-    return [a for a in flat if isinstance(a, fx.Node) and a not in sizes]
-
-
-def _joining(node: fx.Node) -> Link | None:
-    """The sum, concatenation or transposition that an operation is, if it is one."""
-    if node.op == "call_module":
-        return None
-    if node.target in _MOVES and not node.kwargs:
-        return Link("", Transposition(str(node.target), tuple(node.args[1:])))
-    if node.target in _SUMS and len(node.args) == 2 and not node.kwargs:
-        return Link("", Sum()) if all(isinstance(a, fx.Node) for a in node.args) else None
-    if node.target in _JOINS and node.args and isinstance(node.args[0], tuple | list):
-        dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-        return Link("", Concatenation(dim)) if isinstance(dim, int) and dim else None
-    return None
-
-
-def straight_paths(model: nn.Module) -> list[list[Link]]:
+def straight_paths(model: nn.Module, x: Tensor | None = None) -> list[list[Link]]:
     """Runs of layers, each of which passes its output to the next one and to nothing else.
 
     A chain is one run. In other networks they are what stands between branches: the layers inside
     a residual block, the dense network behind an attention.
 
+    Args:
+        model: a network.
+        x: a few inputs, `[n, ...]`; without them some are made up, where it can be seen what the
+            network takes.
+
     Raises:
-        UnsupportedModel: if the model cannot be traced, and has no part that is known without.
+        UnsupportedModel: if the model cannot be recorded.
 
     >>> class Block(nn.Module):
     ...     def __init__(self):
@@ -308,20 +181,13 @@ def straight_paths(model: nn.Module) -> list[list[Link]]:
     [['inner.0', 'inner.1', 'inner.2']]
     """
     as_module(model)
+    if _is_leaf(model) and not isinstance(model, _BRANCHED):
+        return [[Link("", model)]]
     if _is_plain_sequential(model):
         links = _flatten(model, "")
-        if all(_Tracer().is_leaf_module(link.module, "") for link in links):
-            return [links, *_inside_encoders(model)]
-    elif not list(model.children()):
-        return [[Link("", model)]]
-    known = _inside_encoders(model)
-    try:
-        graph = _graph(model)
-    except UnsupportedModel:
-        if not known:
-            raise
-        return known
-    return _runs(graph, dict(model.named_modules())) + known
+        if all(_is_leaf(m) and not isinstance(m, _BRANCHED) for m in (k.module for k in links)):
+            return [links]
+    return _View(model, x, branched=True).runs()
 
 
 def is_watched(module: nn.Module) -> bool:
@@ -344,8 +210,8 @@ def is_watched(module: nn.Module) -> bool:
     return "forward" in vars(module) or "parametrizations" in module._modules
 
 
-def parameters_read(model: nn.Module) -> set[str]:
-    """Parameters that a forward pass uses by itself, and not through the layer they belong to.
+def parameters_read(model: nn.Module, x: Tensor | None = None) -> set[str]:
+    """Parameters that a forward pass uses otherwise than once, through the layer they belong to.
 
     >>> class Tied(nn.Module):
     ...     def __init__(self):
@@ -357,50 +223,52 @@ def parameters_read(model: nn.Module) -> set[str]:
     {'layer.weight'}
     """
     as_module(model)
-    if _is_plain_sequential(model) and not any(list(m.children()) for m in model.children()):
+    if _is_plain_sequential(model) and all(_is_leaf(k.module) for k in _flatten(model, "")):
         return set()
-    try:
-        nodes = _graph(model).nodes
-    except UnsupportedModel:
-        return set()
-    return {str(node.target) for node in nodes if node.op == "get_attr"}
-
-
-def _graph(model: nn.Module) -> fx.Graph:
-    try:
-        return trace(model, _Tracer())
-    except Exception as error:  # fx raises whatever the model's Python does on a proxy
-        sentence = " ".join(str(error).split())[:300]
-        if "symbolic" in sentence:  # fx speaks to those who write for it
-            sentence = (
-                "its forward pass asks Python about its input (len, if, for), and the answer "
-                "may differ from sample to sample"
-            )
-        raise UnsupportedModel(
-            f"{type(model).__name__} could not be traced as a chain of layers: {sentence}"
-        ) from error
-
-
-def trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
-    """The graph of a model in evaluation mode; the model is left as it was.
-
-    Tracing runs the forward pass, and leaves in the model's attributes what it writes to them.
-    """
-    own = private_copy(model)
-    # a copy need not be put back, and may be on the meta device: only its operations are looked at
-    quiet = evaluation_mode if own is model else evaluating
-    with quiet(own), global_randomness_kept(), _TRACING:
-        return tracer.trace(own)
+    return _View(model, x, branched=True).shared()
 
 
 def has_own_forward(module: nn.Module) -> bool:
     """Whether a layer computes what its class of `torch.nn` does; a user's subclass may not."""
-    return type(module).forward.__module__.startswith(("torch.nn.", "torchtheory."))
+    return _home_of_forward(module).startswith(("torch.nn.", "torchtheory."))
+
+
+def _home_of_forward(module: nn.Module) -> str:
+    """The Python module in which its forward pass is written; a scripted one has none."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return ""
+    home: str = type(module).forward.__module__
+    return home
+
+
+# ------------------------------------------------------------------------- which layers are one
 
 
 def _is_plain_sequential(model: nn.Module) -> TypeGuard[nn.Sequential]:
     """Whether it applies its children in order; a subclass may do something else with them."""
     return isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    """Whether it is a layer of torch or of ours, which stays one."""
+    kind = type(module)
+    if isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+        return False
+    if kind.__module__.startswith(("torch.nn", "torchtheory.nets.activations.table")):
+        return kind is not nn.Module
+    if not _home_of_forward(module).startswith("torch.nn."):
+        return False
+    added: set[str] = set()
+    for base in kind.__mro__:
+        if base.__module__.startswith("torch.nn"):
+            break
+        added |= {name for name, entry in vars(base).items() if callable(entry)}
+    return added <= {"__init__", "extra_repr", "reset_parameters"}  # the same, made otherwise
+
+
+def _is_closed(link: Link) -> bool:
+    """Whether a part of an `nn.Sequential` is taken as it is."""
+    return _is_leaf(link.module) or _home_of_forward(link.module).startswith("torchtheory.")
 
 
 def _flatten(model: nn.Sequential, prefix: str) -> list[Link]:
@@ -414,154 +282,280 @@ def _flatten(model: nn.Sequential, prefix: str) -> list[Link]:
     return links
 
 
-def _follow(graph: fx.Graph, modules: dict[str, nn.Module], model_name: str) -> list[Link]:
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    if len(inputs) != 1:
-        raise UnsupportedModel(f"{model_name} has {len(inputs)} inputs; a chain has one")
-    links: list[Link] = []
-    sizes: set[fx.Node] = set()
-    current = inputs[0]
-    for node in graph.nodes:
-        if node.op in ("placeholder", "output"):
-            continue
-        if _asks_size(node) or (
-            node.target is operator.getitem and sizes.issuperset(node.all_input_nodes)
-        ):
-            sizes.add(node)
-            continue
-        if [n for n in node.all_input_nodes if n not in sizes] != [current]:
+def _opened(model: nn.Module, links: list[Link], x: Tensor | None) -> list[Link]:
+    """A chain whose parts are chains of layers themselves where they can be."""
+    try:
+        view = _View(model, x)
+    except TorchTheoryError:
+        return links
+    return [part for link in links for part in (view.inside(link) or [link])]
+
+
+# ----------------------------------------------------------------------------------- the view
+
+
+@dataclass(eq=False)
+class _Unit:
+    """Operations that are one layer.
+
+    Attributes:
+        operations: that follow the input, in order.
+        layer: path of the layer of torch whose call they are; None for a single operation.
+        taken: what it takes of what follows the input.
+        made: what others take of what it makes; None if that is not one value.
+    """
+
+    operations: list[Operation]
+    layer: str | None
+    taken: tuple[Value, ...] = ()
+    made: Value | None = None
+
+    @property
+    def words(self) -> str:
+        """What to call it."""
+        return self.layer or operation_words(self.operations[-1].name)
+
+    @property
+    def place(self) -> str:
+        layer = self.operations[-1].layer
+        return f" (in layer {layer!r})" if layer else ""
+
+
+class _View:
+    """A recorded network as layers.
+
+    Args:
+        model: the network.
+        x: inputs; made up if None.
+        branched: whether to look into layers of torch that are made of layers.
+    """
+
+    def __init__(self, model: nn.Module, x: Tensor | None, *, branched: bool = False) -> None:
+        self.title = type(model).__name__
+        self.branched = branched
+        self.function = PureFunction(model)
+        self.x = example_input(model) if x is None else x
+        self.network: Network = record(self.function, self.x)
+        if self.network.decisions:
+            op = self.network.decisions[0]
             raise UnsupportedModel(
-                f"{model_name} is not a chain of layers: {node.name} does not follow "
-                f"{current.name} (a skip connection, or a branch)"
+                f"{self.title} could not be traced as layers: its forward pass asks what is in "
+                f"its input ({op.name.strip('_')}), and another input may go another way "
+                f"(in {op.place})"
             )
-        if node.op == "call_module" and node.target not in modules:
-            raise UnsupportedModel(f"{model_name} builds {node.target} while it runs")
-        link = _link(node, modules, sizes, model_name)
-        if link is None:
+        self.modules = dict(model.named_modules())
+        self.units = list(self._units())
+        self._maker = LayerMaker(self.network, model)
+
+    # -- layers in different forms -----------------------------------------------------------------
+
+    def chain(self) -> list[Link]:
+        """Every layer follows the one before."""
+        if len(self.network.inputs) != 1:
             raise UnsupportedModel(
-                f"{model_name} uses {operation_words(node.name)}{_place(node, modules)}, which no "
-                "layer rule covers"
+                f"{self.title} has {len(self.network.inputs)} inputs; a chain has one"
             )
-        links.append(link)
-        current = node
-    result = next(n for n in graph.nodes if n.op == "output").args[0]
-    if result is not current:
-        raise UnsupportedModel(f"{model_name} is not a chain of layers: it returns {result}")
-    return links
+        self._refuse_disorder(self.units, self.network.inputs[0])
+        last = self.units[-1].made if self.units else self.network.inputs[0]
+        if self.network.output is not last:
+            what = "its input" if self.network.output in self.network.inputs else "something else"
+            if not isinstance(self.network.output, Value):
+                what = f"a {type(self.network.output).__name__}"
+            raise UnsupportedModel(
+                f"{self.title} is not a chain of layers: it returns {what} and not its last value"
+            )
+        return [self._link_or_refuse(unit) for unit in self.units]
 
+    def steps(self) -> list[Step]:
+        """Every layer takes what some of those before it make."""
+        if len(self.network.inputs) != 1:
+            raise UnsupportedModel(
+                f"{self.title} has {len(self.network.inputs)} inputs, and this is about one"
+            )
+        places: dict[Value, int] = {self.network.inputs[0]: -1}
+        found: list[Step] = []
+        for unit in self.units:
+            link = self._link_or_refuse(unit)
+            assert unit.made is not None
+            places[unit.made] = len(found)
+            found.append(Step(link, tuple(places[v] for v in unit.taken)))
+        output = self.network.output
+        if not isinstance(output, Value) or places.get(output) != len(found) - 1:
+            raise UnsupportedModel(f"{self.title} returns something else than its last value")
+        return found
 
-def _asks_size(node: fx.Node) -> bool:
-    """Whether it asks a tensor for its size; a module may have the name of such a method."""
-    return node.op != "call_module" and node.target in _SIZES
+    def runs(self) -> list[list[Link]]:
+        """Every layer follows the one it takes its only input from, if nothing else does."""
+        readers = Counter(v for unit in self.units for v in dict.fromkeys(unit.taken))
+        readers.update(self.network.outputs)
+        ends: dict[Value, list[Link]] = {}
+        found: list[list[Link]] = []
+        for unit in self.units:
+            link = self._link(unit) if len(unit.taken) == 1 else None
+            if link is None or unit.made is None:
+                continue
+            before = unit.taken[0]
+            path = ends.pop(before, []) if readers[before] == 1 else []
+            if not path:
+                found.append(path)
+            path.append(link)
+            ends[unit.made] = path
+        return found
 
-
-def _link(
-    node: fx.Node, modules: dict[str, nn.Module], sizes: set[fx.Node], model_name: str
-) -> Link | None:
-    """The layer that an operation is, if it is one."""
-    if node.op == "call_module":
-        return Link(str(node.target), modules[str(node.target)])
-    if node.target in _FUNCTIONS:
-        return Link("", _FUNCTIONS[node.target]())
-    if node.target is F.dropout and node.kwargs.get("training", [*node.args, True, True][2]):
-        return None  # it drops units also in evaluation mode
-    if node.target in _LAYER_FUNCTIONS:
-        kind, names = _LAYER_FUNCTIONS[node.target]
-        given = dict(zip(names, node.args[1:], strict=False))
-        besides = [*node.args[1 + len(names) :]]
-        besides += [v for k, v in node.kwargs.items() if k not in (*names, "input")]
-        if any(besides) and node.target not in _WITHOUT_EFFECT:
-            return None
-        given |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
-        if any(isinstance(v, fx.Node) for v in given.values()):
-            return None
-        return Link("", kind(**given).eval())  # what was traced ran in evaluation mode
-    if node.target in _RESHAPES:
-        return Link("", _rearrangement(node, sizes, model_name))
-    if node.target in ("mean", torch.mean) and not sizes.intersection(node.all_input_nodes):
-        dims = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
-        places = (dims,) if isinstance(dims, int) else dims
-        if isinstance(places, tuple | list) and all(isinstance(d, int) for d in places):
-            keep = bool(node.kwargs.get("keepdim", len(node.args) > 2 and node.args[2]))
-            return Link("", Average(tuple(int(d) for d in places), keep))
-    return None
-
-
-def _place(node: fx.Node, modules: dict[str, nn.Module]) -> str:
-    """In which module an operation stands, in words."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    names = {id(m): n for n, m in modules.items()}
-    if not stack:
-        return ""
-    last = stack[-1]
-    name = last[0] if isinstance(last, tuple) else names.get(id(last), "")
-    return f" (in layer {name!r})" if name else ""
-
-
-def _runs(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[list[Link]]:
-    """Every operation follows the one it takes its only input from, if nothing else does."""
-    sizes: set[fx.Node] = set()
-    ends: dict[fx.Node, list[Link]] = {}
-    found: list[list[Link]] = []
-    for node in graph.nodes:
-        if node.op in ("placeholder", "output", "get_attr"):
-            continue
-        if _asks_size(node) or (
-            node.target is operator.getitem and sizes.issuperset(node.all_input_nodes)
-        ):
-            sizes.add(node)
-            continue
-        inputs = [n for n in node.all_input_nodes if n not in sizes]
+    def inside(self, link: Link) -> list[Link]:
+        """The layers of a part of the network, or nothing if it is no chain of layers."""
+        path = next((name for name, m in self.modules.items() if m is link.module), None)
+        own = [u for u in self.units if any(path == name for name, _ in u.operations[0].calls)]
+        calls = {c for u in own for c in u.operations[0].calls if c[0] == path}
+        if not own or len(calls) != 1 or len(own[0].taken) != 1:
+            return []
         try:
-            link = None
-            if len(inputs) == 1 and not (node.op == "call_module" and node.target not in modules):
-                link = _link(node, modules, sizes, "the model")
+            self._refuse_disorder(own, own[0].taken[0])
+            return [self._link_or_refuse(unit) for unit in own]
         except UnsupportedModel:
-            link = None
+            return []
+
+    def shared(self) -> set[str]:
+        """Parameters that do not enter once, as a weight of the layer that they belong to."""
+        uses: Counter[str] = Counter()
+        entered: Counter[str] = Counter()
+        roots: dict[Value, set[str]] = {v: {n} for n, v in self.network.parameters.items()}
+        for op in self.network:
+            of_inputs = set().union(*(roots.get(v, set()) for v in op.inputs if not v.follows))
+            if op.follows:
+                uses.update(of_inputs)
+                entered.update(
+                    v.name
+                    for v in op.inputs
+                    if v.origin == "parameter" and v.name.rpartition(".")[0] == op.layer
+                )
+            else:
+                for value in op.outputs:
+                    roots[value] = of_inputs
+        return {name for name in uses if uses[name] > 1 or entered[name] != uses[name]}
+
+    def _refuse_disorder(self, units: Sequence[_Unit], current: Value) -> None:
+        before = "the input"
+        for unit in units:
+            if unit.taken != (current,):
+                raise UnsupportedModel(
+                    f"{self.title} is not a chain of layers: {unit.words} does not follow "
+                    f"{before} (a skip connection, or a branch)"
+                )
+            if unit.made is None:
+                raise self._refusal(unit)
+            current, before = unit.made, unit.words
+
+    # -- operations as layers ----------------------------------------------------------------------
+
+    def _units(self) -> Iterator[_Unit]:
+        network = self.network
+        found: dict[Any, _Unit] = {}
+        for op in network:
+            if not op.follows or network.needed.isdisjoint(op.outputs):
+                continue
+            call = next((c for c in op.calls[1:] if self._is_one(c[0])), None)
+            key = op.number if call is None else call
+            unit = found.setdefault(key, _Unit([], None if call is None else call[0]))
+            unit.operations.append(op)
+        readers: dict[Value, set[int]] = {v: {-1} for v in network.outputs}
+        for unit in found.values():
+            for op in unit.operations:
+                for value in op.inputs:
+                    readers.setdefault(value, set()).add(id(unit))
+        for unit in found.values():
+            inner = {v for op in unit.operations for v in op.outputs}
+            taken = [v for op in unit.operations for v in op.inputs if v.follows and v not in inner]
+            unit.taken = tuple(taken if unit.layer is None else dict.fromkeys(taken))
+            made = [
+                v
+                for op in unit.operations
+                for v in op.outputs
+                if readers.get(v, set()) - {id(unit)}
+            ]
+            unit.made = made[0] if len(made) == 1 else None
+            yield unit
+
+    def _is_one(self, path: str) -> bool:
+        module = self.modules.get(path)
+        if module is None or (self.branched and isinstance(module, _BRANCHED)):
+            return False
+        return _is_leaf(module)
+
+    def _link_or_refuse(self, unit: _Unit) -> Link:
+        link = self._link(unit)
         if link is None:
-            continue
-        before = inputs[0]
-        readers = [u for u in before.users if not _asks_size(u)]
-        if before in ends and len(readers) == 1:
-            path = ends.pop(before)
-        else:
-            path = []
-            found.append(path)
-        path.append(link)
-        ends[node] = path
-    return found
+            raise self._refusal(unit)
+        return link
 
-
-def _inside_encoders(model: nn.Module) -> list[list[Link]]:
-    """The dense networks inside encoder layers of torch, whose forward pass is not traced."""
-    functions = {F.relu: nn.ReLU, F.gelu: nn.GELU}
-    found = []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.TransformerEncoderLayer) and has_own_forward(module):
-            act = module.activation
-            between = act if isinstance(act, nn.Module) else functions.get(act, nn.Module)()
-            start = f"{name}." if name else ""
-            found.append(
-                [
-                    Link(f"{start}linear1", module.linear1),
-                    Link("", between),
-                    Link(f"{start}linear2", module.linear2),
-                ]
-            )
-    return found
-
-
-def _rearrangement(node: fx.Node, sizes: set[fx.Node], model_name: str) -> Rearrangement:
-    method = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    given = [*node.args[1:], *node.kwargs.values()]
-    # x.view(shape) and torch.reshape(x, shape) have the sizes in one tuple
-    flat = [a for part in given for a in (part if isinstance(part, tuple | list) else [part])]
-    asked = [a for a in flat if isinstance(a, fx.Node)]
-    if asked and (len(asked) > 1 or flat[0] is not asked[0] or asked[0] not in sizes):
-        raise UnsupportedModel(
-            f"{model_name} uses {node.name} with sizes other than the number of samples, which no "
-            "layer rule covers"
+    def _refusal(self, unit: _Unit) -> UnsupportedModel:
+        words = operation_words(unit.operations[-1].name)
+        return UnsupportedModel(
+            f"{self.title} uses {words}{unit.place}, which no layer rule covers"
         )
-    if asked:
-        return Rearrangement(method, (None, *flat[1:]), {})
-    return Rearrangement(method, tuple(node.args[1:]), dict(node.kwargs))
+
+    def _link(self, unit: _Unit) -> Link | None:
+        """The layer that some operations are: one of the model's, else one that is made."""
+        if unit.made is None:
+            return None
+        if unit.layer is not None:
+            running = self.function.model.get_submodule(unit.layer)
+            if len(unit.taken) == 1 and self._computes(running, unit):
+                return Link(unit.layer, self.modules[unit.layer])
+        if len(unit.operations) != 1:
+            return None
+        (op,) = unit.operations
+        found = self._maker.layer(op)
+        if found is None or not self._computes(found[1], unit):
+            return None
+        path, module = found
+        return Link(path or self._alone(op), module)
+
+    def _alone(self, op: Operation) -> str:
+        """The path of the module whose forward pass is this operation and nothing else."""
+        call = op.calls[-1] if op.calls else ("", 0)
+        inside = f"{op.layer}."
+        for other in self.network:
+            if other is op or not other.follows:
+                continue
+            if call[0] == op.layer:
+                shares = call in other.calls
+            else:  # of an archive, which knows the names alone
+                shares = other.layer == op.layer or other.layer.startswith(inside)
+            if shares:
+                return ""
+        return op.layer
+
+    @cached_property
+    def _values(self) -> dict[Value, Tensor]:
+        """What the network computes for a few samples."""
+        held: dict[Value, Any] = {}
+
+        def step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            made = op.function(*args, **kwargs)
+            pair_up(op.result, made, held)
+            return made
+
+        rows = self.x[: self.network.rows or 2].detach()
+        held[self.network.inputs[0]] = rows
+        with torch.no_grad(), global_randomness_kept():
+            self.network.evaluate([rows], len(rows), step)
+        return held
+
+    def _computes(self, layer: nn.Module, unit: _Unit) -> bool:
+        """Whether a layer by itself computes what was recorded, from one value alone."""
+        assert unit.made is not None
+        given = [self._values[v].clone() for v in unit.taken]
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(global_randomness_kept())
+            stack.enter_context(contents_kept(layer, values=False))
+            stack.enter_context(evaluating(layer))
+            try:
+                made = layer(*given)
+            except (KeyboardInterrupt, OutOfTime):
+                raise
+            except Exception:  # it was called in another way
+                return False
+        expected = self._values[unit.made]
+        return isinstance(made, Tensor) and made.shape == expected.shape and agree(made, expected)

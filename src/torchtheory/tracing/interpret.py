@@ -18,9 +18,8 @@ from torch import Tensor
 from torchtheory.core.budget import check_time
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.naming import operation_words
-from torchtheory.tracing.arguments import bind
 from torchtheory.tracing.kinds import KIND_OF, Kind
-from torchtheory.tracing.network import Network, Operation, Value
+from torchtheory.tracing.network import BatchSize, Network, Operation, Value, mapped
 from torchtheory.tracing.own_functions import OwnFunction, own_function
 
 #: What an operation makes of what is carried; NotImplemented if it does not know this form of it.
@@ -59,7 +58,13 @@ class Call:
     @cached_property
     def arguments(self) -> dict[str, Any]:
         """By name, with defaults: `call.arguments["weight"]`."""
-        return bind(self.function, self.args, self.kwargs)
+        held: dict[Any, Any] = {}
+        _paired((self.operation.args, self.operation.kwargs), (self.args, self.kwargs), held)
+        named: dict[str, Any] = mapped(
+            self.operation.arguments,
+            lambda leaf: held[leaf] if isinstance(leaf, Value | BatchSize) else leaf,
+        )
+        return named
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
@@ -71,6 +76,21 @@ class Call:
     def refusal(self, why: str) -> UnsupportedModel:
         """An error with the place."""
         return UnsupportedModel(f"{why} (in {self.operation.place})")
+
+
+def _paired(raw: Any, given: Any, held: dict[Any, Any]) -> None:
+    """Note what stands for every value and size; what is carried may be a tuple itself."""
+    if isinstance(raw, Value | BatchSize):
+        held[raw] = given
+    elif isinstance(raw, tuple | list):
+        for one, other in zip(raw, given, strict=True):
+            _paired(one, other, held)
+    elif isinstance(raw, dict):
+        for key, one in raw.items():
+            _paired(one, given[key], held)
+    elif isinstance(raw, slice):
+        for end in ("start", "stop", "step"):
+            _paired(getattr(raw, end), getattr(given, end), held)
 
 
 @dataclass(eq=False)

@@ -9,9 +9,9 @@ samples runs on any number of them.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -115,6 +115,11 @@ class Operation:
     layer_kind: str
     part_of: str = ""
     visits: tuple[Visit, ...] = ()
+
+    @cached_property
+    def calls(self) -> tuple[tuple[str, Any], ...]:
+        """The forward passes that it is part of, outermost first: path of a module, which call."""
+        return tuple((visit.layer, visit.call) for visit in self.visits[1:])
 
     @property
     def kind(self) -> Kind | None:
@@ -236,6 +241,27 @@ class Network:
                 found.update(op.inputs)
         return frozenset(found)
 
+    def boundary(self, part: Collection[Operation]) -> tuple[list[Value], list[Value]]:
+        """What some of its operations take of the data from others, and what they give to others.
+
+        >>> from torch import nn
+        >>> from torchtheory.tracing.recorder import record
+        >>> network = record(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Tanh()), torch.ones(1, 2))
+        >>> network.boundary(network.operations[:2])
+        ([%x], [%4])
+        """
+        inside = set(part)
+        entering = dict.fromkeys(
+            v for op in part for v in op.inputs if v.follows and self.makers.get(v) not in inside
+        )
+        leaving = [
+            v
+            for op in part
+            for v in op.outputs
+            if v in self.outputs or not inside.issuperset(self.users.get(v, ()))
+        ]
+        return list(entering), leaving
+
     def until(self, *values: Value, after: Sequence[Value] = ()) -> Network:
         """The part of it that makes some of its values, which it returns as a tuple.
 
@@ -336,6 +362,27 @@ class Network:
         }
         return self.evaluate(x, _rows(x), called, given)
 
+    def in_precision(self, dtype: torch.dtype) -> Network:
+        """The same network computed in another precision, whatever it casts to on its way.
+
+        >>> from torch import nn
+        >>> from torchtheory.tracing.recorder import record
+        >>> record(nn.Linear(2, 1), torch.ones(1, 2)).in_precision(torch.float64).replay(
+        ...     torch.ones(1, 2, dtype=torch.float64)
+        ... ).dtype
+        torch.float64
+        """
+        tensors = {v: t.to(dtype) if t.is_floating_point() else t for v, t in self.tensors.items()}
+        operations = [
+            replace(op, function=_casting(op.function, dtype))
+            if op.kind == "constant" or op.name in _CASTS
+            else op
+            for op in self.operations
+        ]
+        again = self.opened
+        opened = None if again is None else lambda known: again(known).in_precision(dtype)
+        return replace(self, operations=operations, tensors=tensors, opened=opened)
+
     # -- something to look at ----------------------------------------------------------------------
 
     def __str__(self) -> str:
@@ -387,6 +434,20 @@ class Network:
         inputs = ", ".join(f"{v!r}: {list(v.shape)}" for v in self.inputs)
         lines = [f"{self.title}({inputs}):", *(f"    {op!r}" for op in self.operations)]
         return "\n".join([*lines, f"    return {_text(self.output)}"])
+
+
+_CASTS = frozenset(("to", "float", "double", "half", "bfloat16", "type", "type_as"))
+
+
+def _casting(function: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
+    made: Any = partial(_cast, function, dtype)
+    made.spelling = getattr(function, "spelling", function)
+    return made  # type: ignore[no-any-return]
+
+
+def _cast(function: Callable[..., Any], dtype: torch.dtype, /, *args: Any, **kwargs: Any) -> Any:
+    made = function(*args, **kwargs)
+    return made.to(dtype) if isinstance(made, Tensor) and made.is_floating_point() else made
 
 
 def called(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -311,6 +311,8 @@ class _Recording(TorchFunctionMode):
         self._path: list[tuple[Visit, nn.Module]] = [(Visit("", type(model).__name__, 0), model)]
         self._calls = 0
         self._inside: list[str] = []
+        self._opened: list[Any] = []
+        self.autocast = False
         self._known: dict[int, _Known] = {}
         self._versions: dict[int, int] = {}
         self._slopes = True
@@ -342,12 +344,16 @@ class _Recording(TorchFunctionMode):
 
     def _visits(self) -> tuple[Visit, ...]:
         """The calls of modules that run, outermost first."""
-        visit, module = self._path[-1]
-        inner = getattr(module, "running_layers", ())  # what an archive knows of its own modules
-        return (
-            *(visit for visit, _ in self._path[: -1 if inner else None]),
-            *(Visit(f"{visit.layer}.{k}".strip("."), kind, call) for k, kind, call in inner),
-        )
+        found = [self._path[0][0]]
+        inside = False
+        for visit, module in self._path[1:]:
+            inner = getattr(module, "running_layers", ())  # what an archive knows of its modules
+            if inner:
+                found += [Visit(f"{visit.layer}.{k}".strip("."), kind, c) for k, kind, c in inner]
+                inside = True
+            elif not (inside and found[-1].layer == visit.layer):  # which of them it runs again
+                found.append(visit)
+        return tuple(found)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -423,15 +429,19 @@ class _Recording(TorchFunctionMode):
             self._slopes = bool(args[0])
         if name in DESCRIPTIONS or name.startswith("get "):
             return func(*args, **kwargs)
-        if not self.is_known(name):
+        self.autocast = self.autocast or torch.is_autocast_enabled("cpu")
+        # what comes back to itself while it is written out, as max pools do, cannot be
+        if not self.is_known(name) and func not in self._opened:
             simpler = written_out(func, name)
             if simpler is not None:
                 self._inside.append(name)
+                self._opened.append(func)
                 try:
                     with self:
                         return simpler(*args, **kwargs)
                 finally:
                     self._inside.pop()
+                    self._opened.pop()
         # what the arguments are is asked before the function may change them
         given = mapped((args, kwargs), self._of)
         made = func(*args, **kwargs)
@@ -549,7 +559,8 @@ class _Recording(TorchFunctionMode):
                 break  # found stale when it is used
             whole = self._value(parent.tensor, follows=follows or parent.value.follows)
             here = mapped((view.args, view.kwargs), lambda v: _HERE if isinstance(v, Value) else v)
-            change = partial(_put, view.function, one.place)
+            change: Any = partial(_put, view.function, one.place)
+            change.__name__ = "put"
             self._append("put", change, (parent.value, one.value, *here), {}, whole)
             parent.value, parent.version = whole, self._versions[memory]
             one = parent
@@ -563,13 +574,13 @@ class _Recording(TorchFunctionMode):
         """What was recorded."""
         tensors = {v: t.detach().clone() for v, t in self.started.items()}
         title = type(self.model).__name__
-        whole = Network(title, self.inputs, self.operations, self.output, tensors)
         # what a written part belongs to is put together again, also where nobody looks at it
-        kept = [
-            op
-            for op in self.operations
-            if (op.follows and op.name != "put") or not whole.needed.isdisjoint(op.outputs)
-        ]
+        wanted, kept = set(values_in(self.output)), []
+        for op in reversed(self.operations):
+            if (op.follows and op.name != "put") or not wanted.isdisjoint(op.outputs):
+                wanted.update(op.inputs)
+                kept.append(op)
+        kept.reverse()
         for number, op in enumerate(kept):
             op.number = number
         return Network(title, self.inputs, kept, self.output, tensors, returned=self.returned)
@@ -617,7 +628,7 @@ def _put(
 def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     """The function that makes a new tensor instead of writing to the one it is given."""
     if name == "setitem":
-        return _with_entries
+        return _SETITEM
     found: Callable[..., Any] | None
     if isinstance(func, torch._ops.OpOverload):
         packet = getattr(torch.ops.aten, name, None)
@@ -625,7 +636,9 @@ def _not_writing(func: Any, name: str, target: Any) -> Callable[..., Any]:
     else:
         found = function_named(name)
     if found is None or name in ("copy", "fill", "zero") or KIND_OF.get(name) == "random":
-        return partial(_on_a_copy, func)
+        made: Any = partial(_on_a_copy, func)
+        made.spelling = func
+        return made  # type: ignore[no-any-return]
     return found
 
 
@@ -633,6 +646,10 @@ def _with_entries(input: Tensor, index: Any, value: Any) -> Tensor:
     made = input.clone()
     made[index] = value
     return made
+
+
+_SETITEM: Callable[..., Any] = partial(_with_entries)
+_SETITEM.spelling = Tensor.__setitem__  # type: ignore[attr-defined]
 
 
 def _on_a_copy(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -752,7 +769,12 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
     with torch.no_grad():
         made = network.replay(*more.given)
     for own, theirs in zip(_tensors(made), _tensors(more.output_tensors), strict=True):
-        if not _close(own, theirs):
+        if not agree(own, theirs):
+            if more.autocast:
+                raise UnsupportedModel(
+                    f"{network.title} runs under autocast, which computes with fewer digits: "
+                    "switch it off (torch.autocast(..., enabled=False))"
+                )
             raise UnsupportedModel(
                 f"{network.title} could not be recorded: its operations alone give other numbers "
                 "than the model, so something in it is not made by functions of torch, or "
@@ -760,8 +782,8 @@ def _refuse_other_numbers(network: Network, more: _Recording) -> None:
             )
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
-    """Up to rounding: a batch of another size may be summed in another order."""
+def agree(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal up to rounding: another batch is summed in another order."""
     if not (a.is_floating_point() or a.is_complex()):
         return _all_equal(a, b)
     room = (

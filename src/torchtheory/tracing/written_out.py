@@ -305,6 +305,8 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "inner": lambda input, other, **_: torch.matmul(
         input, other.transpose(-2, -1) if other.ndim > 1 else other
     ),
+    "vecdot": lambda x, y, dim=-1, **_: (x * y).sum(dim),
+    "linalg_vecdot": lambda x, y, dim=-1, **_: (x * y).sum(dim),
     "cosine_similarity": _cosine,
     "tensordot": _tensordot,
     "chain_matmul": _chained,

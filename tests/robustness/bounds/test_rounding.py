@@ -294,7 +294,7 @@ def autocast(net: Inside, x: Tensor) -> Tensor:
         (Inside(lambda net, x: net.layer(x).half().float()), "float16"),
         (Inside(lambda net, x: net.layer(x).to(torch.bfloat16).float()), "bfloat16"),
         (Inside(lambda net, x: net.layer(x).type(torch.int64).float()), "int64"),
-        (Inside(lambda net, x: net.layer(x).sum(1, dtype=torch.bfloat16)), "sums in"),
+        (Inside(lambda net, x: net.layer(x).sum(1, dtype=torch.bfloat16)), "bfloat16"),
         (nn.Linear(4, 3).bfloat16(), "float32 or float64"),
         (nn.Linear(4, 3).half(), "float32 or float64"),
     ],

@@ -185,7 +185,7 @@ def redistributed(
 
 
 #: Entries at once, of which some copies stay in the cache.
-_AT_ONCE = 2**18
+_AT_ONCE = 2**17
 
 
 def per_unit(

@@ -321,7 +321,7 @@ def outputs_of(network: Network, layer: str) -> list[Value]:
     Where it gives back several tensors, the first one that follows the input.
     """
     calls = [values for name, values in network.returned if name == layer]
-    if layer and not any(name for name, _ in network.returned):
+    if layer and not calls:
         inside = [op for op in network if f"{op.layer}.".startswith(f"{layer}.")]
         ends = [a for a, b in zip_longest(inside, inside[1:]) if not b or b.number > a.number + 1]
         calls = [op.outputs for op in ends]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import described, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.explanation.batch_norm_folding import fold_batch_norm
+from torchtheory.tracing.folding import fold_batch_norm
 
 _SIZES = (
     "image_size",

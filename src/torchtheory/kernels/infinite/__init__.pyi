@@ -1,8 +1,8 @@
 # kernels of infinite width
 from .dense import nngp as nngp
 from .dense import ntk as ntk
-from .module_limit import limit_kernel as limit_kernel
-from .module_limit import module_limit as module_limit
+from .module_kernels import limit_kernel as limit_kernel
+from .module_kernels import module_limit as module_limit
 from .dense import dense_limit_kernel as dense_limit_kernel
 from .dense import limit_kernels as limit_kernels
 from .dense import LimitKernels as LimitKernels

@@ -33,7 +33,7 @@ Decoder = Callable[[Tensor], Callable[[Tensor], Tensor]]
     covers=["X-16"],
     title="M continuously chosen weights miss some smooth function by $c⌈(M+1)^{1/d}⌉^{-n}$",
     full={"largest": 48, "starts": 40},
-    least={"largest": 4},
+    least={"largest": 4, "starts": 6},
 )
 def continuous_selection(run: Run, largest: int = 9, starts: int = 20) -> None:
     """Against any continuous encoder there is a smooth f with the code of -f: both are computed.

@@ -25,7 +25,7 @@ REACH = 2.0
     covers=["A-85", "L-109"],
     title="Two hidden layers of polynomial width against one of exponential width: the statement",
     full={"steps": 3000, "seeds": 5, "parameters": 3000, "dimension": 10},
-    least={"dimension": 2, "seeds": 2},
+    least={"dimension": 2, "seeds": 2, "steps": 150, "parameters": 80},
 )
 def depth_separation_cards(
     run: Run, steps: int = 200, seeds: int = 2, parameters: int = 400, dimension: int = 6

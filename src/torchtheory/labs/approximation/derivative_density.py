@@ -16,6 +16,7 @@ from torchtheory.labs.engine import Run, lab
     covers=["X-07", "X-32", "A-27"],
     title="Smooth units approximate derivatives too, discrete weights are enough, and limits need not be networks",
     full={"widths": (8, 16, 32, 64, 128)},
+    items={"widths": 3},
 )
 def density_with_derivatives(run: Run, widths: tuple[int, ...] = (8, 16, 32, 64)) -> None:
     """Networks of one hidden layer on [-1, 1], fitted to a function together with its derivatives.

@@ -52,7 +52,7 @@ class Rate(NamedTuple):
     covers=["X-49", "X-50"],
     title="A jump costs five weights; a curve of jumps costs what its smoothness says",
     full={"doublings": 8, "points": 1 << 16},
-    least={"doublings": 4},
+    least={"doublings": 4, "points": 3},
 )
 def edge_networks(run: Run, doublings: int = 6, points: int = 1 << 13) -> None:
     """A step is two ReLUs with a steep ramp, and a horizon is that step of a network.

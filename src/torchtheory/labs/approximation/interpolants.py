@@ -36,7 +36,7 @@ TARGETS: tuple[tuple[str, Function, float, float], ...] = (
     title="⌈ρ/ε⌉ threshold units stay within ε of a ρ-Lipschitz function",
     errata=["threshold-network-any"],
     full={"halvings": 9},
-    least={"halvings": 2},
+    least={"halvings": 4},
 )
 def threshold_interpolants(run: Run, halvings: int = 5) -> None:
     """The weights of Theorem 14 are written down for four functions and `halvings` errors ε.

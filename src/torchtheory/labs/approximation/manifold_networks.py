@@ -79,7 +79,8 @@ class Reduction(NamedTuple):
     title="On a manifold the ambient dimension enters the network's size once, and linearly",
     errata=["manifold-l1-rate", "manifold-extension-dimension"],
     full={"samples": 8000, "cells": (6, 9), "atlases": 40, "draws": 200_000},
-    least={"samples": 500, "atlases": 3},
+    least={"samples": 500, "atlases": 3, "cells": 2, "draws": 5_000},
+    items={"cells": 2},
 )
 def manifold_networks(
     run: Run,

@@ -25,7 +25,7 @@ from torchtheory.nets.feedforward import mlp
     covers=["X-87"],
     title="Residual blocks of a single neuron fold the plane and approximate what width 2 cannot",
     full={"folds": 12, "pieces": 32, "samples": 200_000},
-    least={"folds": 4, "pieces": 2},
+    least={"folds": 4, "pieces": 2, "samples": 3_000},
 )
 def one_neuron_resnets(run: Run, folds: int = 8, pieces: int = 8, samples: int = 20_000) -> None:
     """Blocks x + v ρ(u·x + b) of one neuron each are written down for |x|, |x|² and a disc.

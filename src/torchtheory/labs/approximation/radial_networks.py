@@ -33,7 +33,7 @@ SQUARES = (8, 16, 32, 64)
     title="Two hidden layers write functions of a length down; their size is polynomial",
     errata=["radial-functions-upper-bound"],
     full={"points": 20_000, "steps": 2000, "seeds": 5, "parameters": 2000},
-    least={"points": 200, "seeds": 2},
+    least={"points": 200, "seeds": 2, "steps": 25, "parameters": 40},
 )
 def radial_networks_lab(run: Run, points: int = 1500, steps: int = 200, seeds: int = 2, parameters: int = 600) -> None:
     """Profiles of the squared length, broken lines of the 1-norm, and shells with random signs.

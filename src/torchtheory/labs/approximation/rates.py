@@ -32,7 +32,7 @@ from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
     title="Every proved rate in one table: the curse of dimension, and who escapes it",
     errata=["ridge-exponent", "depth-for-weights-exponent"],
     full={"dimensions": 40, "degrees": 6000, "directions": 96},
-    least={"dimensions": 3},
+    least={"dimensions": 3, "degrees": 400, "directions": 8},
 )
 def rates_table(run: Run, dimensions: int = 12, degrees: int = 1500, directions: int = 48) -> None:
     """The theorems on how many units or weights approximate a class, as rows that compare.

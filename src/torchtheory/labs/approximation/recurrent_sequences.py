@@ -67,7 +67,7 @@ RAMP = 200.0
     covers=["X-94", "X-95"],
     title="On sequences of any length: close with high probability, never everywhere",
     full={"draws": 20000, "width": 600, "longest": 4000},
-    least={"draws": 100, "longest": 50, "ending": 0.25},
+    least={"draws": 100, "longest": 50, "ending": 0.25, "width": 30},
     most={"ending": 0.9},
 )
 def recurrent_sequences(run: Run, draws: int = 8000, width: int = 240, longest: int = 400, ending: float = 0.3) -> None:

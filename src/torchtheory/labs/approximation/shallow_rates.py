@@ -36,7 +36,7 @@ BOTH = ["A-31", "X-18"]
     title="N units of a smooth activation err by $N^{-k/d}$ for k derivatives",
     errata=["shallow-rate-exponent"],
     full={"largest_degree": 128, "panels": 64},
-    least={"largest_degree": 32},
+    least={"largest_degree": 32, "panels": 16},
 )
 def shallow_smooth_rates(run: Run, largest_degree: int = 64, panels: int = 32) -> None:
     """Polynomials in one to three variables by differences of an activation, and what they reach.

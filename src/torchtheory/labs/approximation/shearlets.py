@@ -30,7 +30,8 @@ SHEARS = range(-5, 6)
     covers=["X-45"],
     title="Shearlets are as wide as the square of their length, and the right one feels the edge",
     full={"size": 256, "scales": 5, "angles": 24},
-    least={"angles": 4},
+    least={"angles": 4, "size": 32},
+    most={"scales": 6},
 )
 def shearlets(run: Run, size: int = 64, scales: int = 3, angles: int = 12) -> None:
     """The shearlet system is built as printed, and as a frame for images adapted to two cones.
@@ -46,6 +47,10 @@ def shearlets(run: Run, size: int = 64, scales: int = 3, angles: int = 12) -> No
         scales: of the frame.
         angles: of the edges that are looked for.
     """
+    run.assumes(
+        size % 2 == 0 and size >= 4 * 2**scales,
+        f"images of {size} pixels a side are too small, or odd, for {scales} scales",
+    )
     literal(run)
     edges(run)
     frame = shearlet_frame(size, scales)

@@ -271,7 +271,7 @@ def plot_fourier(axes: Any, terms: list[int], left: dict[str, list[float]]) -> N
     covers=["X-13"],
     title="ReLUs summed along a bump are smooth, and powers follow by their differences",
     full={"nodes": 6400},
-    least={"nodes": 200},
+    least={"nodes": 256},
 )
 def mollified_activations(run: Run, nodes: int = 800) -> None:
     """A bump of width δ smooths ReLU, tanh and polynomials, by up to `nodes` units.

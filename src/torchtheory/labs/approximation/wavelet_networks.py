@@ -53,7 +53,7 @@ class Transfer(NamedTuple):
     covers=["X-46", "X-47"],
     title="M wavelet terms become a ReLU network with O(M) weights and at most twice the error",
     full={"most_terms": 128, "resolution": 64, "greedy": 64},
-    least={"most_terms": 4, "greedy": 8},
+    least={"most_terms": 16, "greedy": 8, "resolution": 16},
 )
 def wavelet_networks(run: Run, most_terms: int = 32, resolution: int = 32, greedy: int = 24) -> None:
     """Bumps of 4d+1 ReLUs and their differences make a wavelet-like system of networks.

@@ -229,7 +229,7 @@ def pictures(run: Run, size: int, inputs: int, channels: int) -> None:
     covers=["A-129"],
     title="What circular convolutional networks cannot fit, and padding and subsampling can",
     full={"size": 16, "units": 64, "inputs": 64, "steps": 2000},
-    least={"size": 5, "steps": 5},
+    least={"size": 8, "steps": 5},
 )
 def equivariant_networks(run: Run, size: int = 8, units: int = 12, inputs: int = 16, steps: int = 150) -> None:
     """Circular networks stay away from every function by its distance to its average over shifts.
@@ -246,6 +246,7 @@ def equivariant_networks(run: Run, size: int = 8, units: int = 12, inputs: int =
         inputs: random signals.
         steps: of training.
     """
+    run.assumes(size.bit_count() == 1, f"a signal is halved until one position is left, and {size} is no power of 2")
     base = run.randn(inputs, 1, size)
     x = torch.cat([base.roll(k, 2) for k in range(size)])
     dense = nn.Sequential(nn.Linear(size, units), nn.Tanh(), nn.Linear(units, size)).double()

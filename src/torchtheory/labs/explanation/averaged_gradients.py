@@ -23,6 +23,7 @@ SIGMA = 0.7
     covers=["C-13", "C-14", "C-15"],
     title="Averages of gradients: over noise they are unbiased, over a path they are complete",
     full={"trials": 20_000, "samples": 200, "width": 64},
+    least={"trials": 800, "samples": 15},
 )
 def averaged_gradients(run: Run, trials: int = 3000, samples: int = 40, width: int = 16) -> None:
     """Gradient times input, SmoothGrad and integrated gradients against what they promise.

@@ -22,7 +22,7 @@ TAG, BRIGHTNESS = (slice(0, 2), slice(0, 2)), 2.0
     covers=["C-02"],
     title="Right for the wrong reason: a tag in the corner, found by explanations, and not in the clean twin",
     full={"epochs": 40, "networks": 10},
-    least={"part": 0.2},
+    least={"part": 0.2, "networks": 1},
     most={"part": 0.8},
 )
 def clever_hans_lab(run: Run, tagged: int = 3, epochs: int = 8, networks: int = 1, part: float = 0.5) -> None:

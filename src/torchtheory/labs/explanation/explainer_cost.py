@@ -35,6 +35,7 @@ VGG_16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 
     covers=["C-01", "C-18"],
     title="16 layers, 138 million weights, 15.5 billion multiplications; and passes per explanation",
     full={"samples": 256, "noisy": 50, "steps": 64, "surrogate": 500},
+    least={"features": 2, "noisy": 2, "surrogate": 20},
 )
 def cost_of_explanations(
     run: Run, features: int = 8, samples: int = 16, noisy: int = 20, steps: int = 24, surrogate: int = 60

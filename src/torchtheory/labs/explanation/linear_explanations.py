@@ -36,6 +36,7 @@ METHODS: dict[str, tuple[str, Any]] = {
     covers=["C-03", "C-04", "C-06", "C-11", "C-12", "C-13", "C-15", "C-16"],
     title="For a linear score every method gives w x, and sensitivity gives w",
     full={"dimension": 12, "samples": 5000},
+    least={"samples": 500},
 )
 def linear_explanations(run: Run, dimension: int = 6, samples: int = 3000) -> None:
     """The relevance w x of a linear score, by seven methods, and the three failures of sensitivity.

@@ -40,6 +40,7 @@ LEARNING_RATE = 0.02
     covers=["C-35", "C-37"],
     title="An LSTM that adds two marked numbers: giving gates no relevance finds them, sharing with gates does not",
     full={"sequences": 16384, "epochs": 40, "length": 12, "explained": 4000},
+    least={"sequences": 400, "length": 2, "explained": 50},
 )
 def lstm_relevance_task(
     run: Run, sequences: int = 4096, epochs: int = 10, length: int = 8, explained: int = 300

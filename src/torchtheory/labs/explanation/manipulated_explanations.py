@@ -21,6 +21,7 @@ from torchtheory.training.loop.trainer import fit
     covers=["C-13"],
     title="The same output, the heatmap of another image: explanations by gradients can be manipulated",
     full={"epochs": 30, "samples": 24, "steps": 800},
+    least={"samples": 2, "steps": 250, "depth": 3},
 )
 def manipulated_explanations(run: Run, epochs: int = 4, samples: int = 6, steps: int = 250, depth: int = 4) -> None:
     """Colored digits are moved until their heatmap is that of another digit, while all outputs stay.

@@ -17,6 +17,7 @@ from torchtheory.nets.feedforward import dense
     covers=["C-17"],
     title="Keep a few features, let the others be noise: the score stays if they are the right ones",
     full={"samples": 60, "features": 24, "steps": 400, "trials": 200},
+    least={"features": 10, "steps": 30, "trials": 10},
 )
 def minimal_sets(run: Run, samples: int = 10, features: int = 12, steps: int = 120, trials: int = 40) -> None:
     """Rate-distortion explanations of scores of which it is known what they depend on.

@@ -23,6 +23,8 @@ FEATURES = 5
     covers=["C-11", "C-12"],
     title="What is learned by taking features away: occlusion, patches, and a linear surrogate",
     full={"trials": 2000, "samples": 200, "draws": (100, 160, 250, 400, 630, 1000, 1600)},
+    least={"trials": 200, "draws": 50},
+    items={"draws": 5},
 )
 def perturbation_explanations(
     run: Run, trials: int = 1500, samples: int = 40, draws: tuple[int, ...] = (80, 126, 200, 320, 500, 800, 1280)

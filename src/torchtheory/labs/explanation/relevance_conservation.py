@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.explanation.batch_norm_folding import fold_batch_norm
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.ledger import Ledger
 from torchtheory.explanation.lrp import layer_relevances, lrp
 from torchtheory.explanation.rules import AlphaBeta, Epsilon, Flat, Gamma, Rule, WSquare, ZBox, Zero
 from torchtheory.labs.engine import Run, lab
+from torchtheory.tracing.folding import fold_batch_norm
 
 IN_THE_TABLE: tuple[Rule, ...] = (Zero(), Epsilon(0.05), Gamma(0.5), AlphaBeta(1, 0), AlphaBeta(2, 1))
 WITHOUT_BIAS: tuple[Rule, ...] = (Flat(), WSquare())
@@ -23,6 +23,7 @@ WITHOUT_BIAS: tuple[Rule, ...] = (Flat(), WSquare())
     covers=["C-20", "C-21", "C-29", "C-30"],
     title="Relevance of an output is handed to the inputs, and the ledger knows where the rest went",
     full={"samples": 100, "channels": 16},
+    least={"channels": 2},
 )
 def relevance_conservation(run: Run, samples: int = 10, channels: int = 6) -> None:
     r"""A convolutional network with a skip connection, a concatenation and pooling, by every rule.

@@ -26,8 +26,9 @@ from torchtheory.training.pruning.units import largest_units, remove_units
     covers=["C-34"],
     title="Units that no decision needs: pruning by relevance, beside magnitude and chance",
     full={"epochs": 40, "networks": 10, "draws": 20},
-    least={"shares": 0.0},
+    least={"shares": 0.0, "networks": 5},
     most={"shares": 0.9},
+    items={"shares": 2},
 )
 def relevance_pruning(
     run: Run,
@@ -102,6 +103,7 @@ def relevance_pruning(
     covers=["C-33"],
     title="Rules chosen by pixel flipping are at least as good as every preset, also on other samples",
     full={"epochs": 40, "samples": 300},
+    least={"samples": 12},
 )
 def tuned_rules(run: Run, epochs: int = 6, samples: int = 60) -> None:
     """Presets and a grid of gamma compete on some digits, and the winner is judged on others.

@@ -43,6 +43,7 @@ DIRECTIONS: list[tuple[Rule, RootPoint]] = [
     title="Rules of relevance are first-order Taylor expansions of neurons, each at its own reference point",
     errata=["reference-of-epsilon-is-inactive", "gamma-root-is-not-positive", "gated-product-keeps-all-relevance"],
     full={"samples": 400, "width": 60},
+    least={"width": 6},
 )
 def root_points(run: Run, samples: int = 60, width: int = 12) -> None:
     """Deep Taylor decomposition, step by step: the model of relevance, the root, the rule.

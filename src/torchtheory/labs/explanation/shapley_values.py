@@ -25,6 +25,8 @@ PLAYERS = 6
     covers=["C-16"],
     title="Shapley values: what each axiom says, what breaks it, and how well orders sample them",
     full={"trials": 2000, "samples": 100, "orders": (20, 40, 80, 160, 320)},
+    least={"trials": 40, "orders": 5},
+    items={"orders": 4},
 )
 def shapley_values(
     run: Run, trials: int = 300, samples: int = 20, orders: tuple[int, ...] = (8, 16, 32, 64, 128, 256)

@@ -25,6 +25,9 @@ from torchtheory.nets.feedforward import dense
     covers=["C-10"],
     title="Gradients of deep networks are noise a step further; relevance of positive contributions is not",
     full={"width": 200, "networks": 60, "depths": (1, 2, 4, 8, 16)},
+    least={"dimension": 5, "width": 40, "networks": 20, "angle": 0.15},
+    most={"angle": 0.6},
+    items={"depths": 2},
 )
 def shattered_gradients(
     run: Run,

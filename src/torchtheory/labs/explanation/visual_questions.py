@@ -75,6 +75,9 @@ NOT_FOLDED = by_rules("vqa", folded=False)
         "attributes": ("size", "color", "material"),
         "learning_rate": 0.005,
     },
+    least={"questions": 1200, "explained": 60, "image_size": 32, "kernels": 8, "width": 20, "learning_rate": 0.002},
+    most={"learning_rate": 0.05},
+    items={"attributes": 2},
 )
 def visual_questions(
     run: Run,

@@ -66,7 +66,7 @@ def skipping(run: Run) -> GraphNetwork:
     covers=["B-13"],
     title="An output is a sum over paths: products of weights, of 0-1 activations, and an input",
     full={"points": 50, "width": 12, "epochs": 60},
-    least={"points": 2, "width": 2, "epochs": 1, "learning_rate": 0.0001},
+    least={"points": 2, "width": 3, "epochs": 1, "learning_rate": 0.0001},
     most={"learning_rate": 0.1},
 )
 def deep_path_representation(
@@ -215,7 +215,7 @@ def trained_paths(run: Run, width: int, epochs: int, learning_rate: float) -> No
 def plot_contributions(axes: Any, one: Tensor, shares: Tensor) -> None:
     left, right = axes.flat
     open_paths = one[one != 0].sort().values
-    places = torch.unique(torch.linspace(0, len(open_paths) - 1, 200).long())
+    places = torch.unique(torch.linspace(0, len(open_paths) - 1, 200).long())[: len(open_paths)]
     for sign, color in ((1, COLORS[0]), (-1, COLORS[1])):
         left.fill_between(places, (open_paths[places] * sign).clamp(min=0) * sign,
                           color=color, linewidth=0)  # fmt: skip

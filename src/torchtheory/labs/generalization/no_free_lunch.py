@@ -38,7 +38,7 @@ from torchtheory.labs.engine import COLORS, Run, lab
     title="Averaged over all targets, every learner is a coin outside its sample",
     errata=["no-free-lunch-constant-rate"],
     full={"points": 10, "samples": 5, "horizon": 1000},
-    least={"points": 3, "samples": 2, "horizon": 10, "labelings": 1},
+    least={"points": 3, "samples": 2, "horizon": 20, "labelings": 1},
     most={"points": 12, "samples": 6},
 )
 def no_free_lunch(run: Run, points: int = 8, samples: int = 4, horizon: int = 200, labelings: int = 100) -> None:

@@ -27,7 +27,7 @@ CONTRARY = 2000
     covers=["B-03"],
     title="An algorithm that one sample hardly moves generalizes, if it is moved by less than 1/√m",
     full={"trials": 5000, "samples": 60},
-    least={"samples": 4, "trials": 50, "delta": 0.01},
+    least={"samples": 6, "trials": 50, "delta": 0.01},
     most={"delta": 0.5},
 )
 def uniform_stability(run: Run, samples: int = 24, trials: int = 300, delta: float = 0.1) -> None:

@@ -133,7 +133,8 @@ def products(run: Run) -> None:
     covers=["M-88"],
     title="Deeper plain networks train worse; with shortcuts deeper ones train better",
     full={"depths": [1, 2, 4, 8, 16, 32], "seeds": 20},
-    least={"seeds": 8, "epochs": 10, "samples": 150},
+    least={"seeds": 8, "epochs": 10, "samples": 150, "depths": 1},
+    items={"depths": 2},
 )
 def depth_and_shortcuts(
     run: Run,

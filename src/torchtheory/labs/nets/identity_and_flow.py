@@ -97,7 +97,8 @@ def identity_layers(run: Run, layers: int = 6, samples: int = 2000) -> None:
     errata=["residual-field-of-preactivations"],
     title="A residual network takes Euler's steps along a flow, at a distance of order 1/L",
     full={"depths": [8, 16, 32, 64, 128, 256, 512, 1024], "samples": 200, "width": 16},
-    least={"width": 2},
+    least={"width": 2, "depths": 4},
+    items={"depths": 5},
 )
 def residual_flow(
     run: Run,

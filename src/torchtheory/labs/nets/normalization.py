@@ -236,7 +236,7 @@ def folding(run: Run) -> None:
                 module.weight.copy_(run.randn(module.num_features))
                 module.bias.copy_(run.randn(module.num_features))
     training = net(images).detach()
-    folded = fold_batch_norm(net)
+    folded = fold_batch_norm(net).model
     truth = net.eval()(images).detach()
     says = run.states("N-130", r"\text{folded network}=\text{network in evaluation mode}")
     says.equal(

@@ -45,6 +45,7 @@ SURE = 0.9999
         "averaged-descent-strict-convexity",
     ],
     full={"trials": 2000, "longest": 10000, "steps": 6400},
+    least={"trials": 6, "longest": 25, "steps": 400},
 )
 def averaged_descent(run: Run, trials: int = 300, longest: int = 400, steps: int = 800) -> None:
     """For a convex function, the noisiest oracle that the theorem allows and the step 1/√K, the

@@ -38,6 +38,7 @@ from torchtheory.training.optimizers.momentum import HeavyBall, Nesterov
     covers=["N-48", "N-49", "L-131", "L-133"],
     title="Certificates for momentum and stochastic descent, and the faults they name",
     full={"size": 20, "steps": 300, "trials": 200},
+    least={"size": 2, "steps": 15, "trials": 2},
 )
 def certificates_of_methods(run: Run, size: int = 6, steps: int = 60, trials: int = 30) -> None:
     """Losses written down while an optimizer ran are all that is given.

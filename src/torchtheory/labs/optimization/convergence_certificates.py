@@ -42,6 +42,7 @@ PENALTY = 0.1
     title="A certificate for a descent: promised and measured, side by side",
     errata=["smoothness-from-above-only"],
     full={"samples": 500, "features": 30, "steps": 400, "width": 10},
+    least={"samples": 2, "steps": 40},
 )
 def convergence_certificates(run: Run, samples: int = 60, features: int = 6, steps: int = 100, width: int = 4) -> None:
     """Gradient descent on regressions, on functions without convexity and on a small network.

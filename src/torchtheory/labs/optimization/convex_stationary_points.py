@@ -15,6 +15,7 @@ from torchtheory.optimization.descent.iterates import gradient_descent, gradient
     covers=["L-129", "L-130", "A-24"],
     title="Convex functions: one value at all stationary points, small gradients, and 1/k where curvature helps",
     full={"trials": 5000, "longest": 4096},
+    least={"trials": 50, "longest": 100},
 )
 def convex_stationary_points(run: Run, trials: int = 400, longest: int = 512) -> None:
     """Gradient descent from many starts on convex functions with many minimizers, and on one with two

@@ -31,6 +31,7 @@ from torchtheory.primer.smoothness import parabola_bounds
     title="Convex or not: chords, tangents, curvature, and a counterexample where there is one",
     errata=["descent-direction-right-angle", "descent-direction-negative-step"],
     full={"dim": 20, "pairs": 20_000, "width": 16},
+    least={"dim": 2},
 )
 def convexity_probe(run: Run, dim: int = 5, pairs: int = 400, width: int = 3) -> None:
     """A search for chords below the graph, on functions that are convex and on some that are not.

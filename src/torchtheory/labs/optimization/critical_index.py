@@ -26,6 +26,7 @@ from torchtheory.optimization.landscape.spin_glass import (
     covers=["A-116"],
     title="High critical points of a random landscape are saddles; its minima lie low",
     full={"spins": 50, "starts": 600, "network_starts": 300, "hidden": 4},
+    least={"spins": 16, "starts": 100, "network_starts": 80},
 )
 def critical_index(run: Run, spins: int = 20, starts: int = 150, network_starts: int = 120, hidden: int = 3) -> None:
     """The index of a critical point is the share of directions in which the function curves down.

@@ -59,6 +59,7 @@ LETTERS: tuple[tuple[str, float, Label], ...] = (
     title="Plateaus, minima, maxima, strict and degenerate saddles, told apart",
     errata=["saddle-needs-indefinite-hessian"],
     full={"starts": 400, "width": 3},
+    least={"starts": 10, "width": 2},
 )
 def critical_point_catalogue(run: Run, starts: int = 50, width: int = 2) -> None:
     """A stationary point is classified by its Hessian where that decides, and by a search for lower

@@ -47,6 +47,8 @@ class BentProduct(FactoredMatrix):
     title="A product of matrices under gradient flow keeps its factors in balance",
     errata=["balanced-without-a-balanced-start", "singular-decomposition-not-unique"],
     full={"size": 8, "draws": 200_000, "until": 6.0, "steps": 4000},
+    least={"size": 2, "depth": 2, "draws": 1_200, "until": 0.01, "steps": 300},
+    most={"until": 100},
 )
 def deep_matrix_sensing(
     run: Run,

@@ -46,6 +46,7 @@ LEFT = 0.4  # a factor of this size has left the saddle; the minimum is at 1
     covers=["B-37", "B-44"],
     title="Strict saddles hold descent for a logarithm, degenerate ones for a power of 1/distance",
     full={"starts": 400, "steps": 4000, "scales": 20},
+    least={"steps": 300, "scales": 10},
 )
 def degenerate_saddles(run: Run, starts: int = 100, steps: int = 600, scales: int = 14) -> None:
     """At the origin of $σ_{yy}-2σ_{yx}w_1⋯w_L+σ_{xx}(w_1⋯w_L)^2$ the first derivative that is not 0 has

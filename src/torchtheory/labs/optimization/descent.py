@@ -29,6 +29,7 @@ from torchtheory.primer.smoothness import smoothness_from_below
         "sufficient-decrease-equality",
     ],
     full={"starts": 300, "samples": 500, "features": 20, "steps": 500},
+    least={"features": 2},
 )
 def descent(run: Run, starts: int = 100, samples: int = 60, features: int = 8, steps: int = 150) -> None:
     """Gradient descent from many starts at once, on quadratics, logistic regression and functions

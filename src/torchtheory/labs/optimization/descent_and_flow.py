@@ -32,6 +32,7 @@ from torchtheory.optimization.landscape.critical_points import classify, critica
     title="Gradient flow from many starts, and gradient descent beside it",
     errata=["flow-unique-minimizer", "definite-at-zero"],
     full={"side": 9, "width": 8},
+    least={"side": 2},
 )
 def descent_and_flow(run: Run, side: int = 4, width: int = 3) -> None:
     """ẋ = -∇f(x) from a grid of starts, on a strictly convex function and on one with four valleys.

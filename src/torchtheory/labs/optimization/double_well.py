@@ -34,6 +34,8 @@ SURE = 0.9999
     covers=["A-25", "A-26"],
     title="Gradient descent stays in its valley and on its ridge; noise may leave both",
     full={"trials": 5000, "steps": 3000, "grid": 201},
+    least={"trials": 60, "steps": 25, "noise": 3.8},
+    most={"noise": 47},
 )
 def double_well(run: Run, trials: int = 400, steps: int = 500, noise: float = 4.7, grid: int = 25) -> None:
     """On r(θ) = (θ² - 1)² + 0.3 θ, with a global minimum on the left and another on the right,

@@ -34,6 +34,8 @@ DEPTHS = (1, 2, 3, 4)
     title="More factors learn the singular values of a matrix later, faster and one by one",
     errata=["factor-velocity-last-frame"],
     full={"size": 8, "until": 4.0, "small": 1e-4, "step": 0.002},
+    least={"size": 2, "until": 0.01, "small": 1e-05, "step": 0.001},
+    most={"until": 100, "small": 0.005, "step": 0.1},
 )
 def depth_of_factorization(
     run: Run, size: int = 4, until: float = 1.0, small: float = 1e-3, step: float = 0.01

@@ -33,7 +33,7 @@ from torchtheory.optimization.parallel_networks.subnetworks import (
     title="Weight decay matches two layers: degrees of networks and of their regularizers",
     full={"depths": (1, 2, 3, 4, 5, 6, 8), "copies": (1, 2, 4, 8, 16, 32, 64, 128)},
     least={"depths": 1, "copies": 1},
-    items={"copies": 2},
+    items={"copies": 2, "depths": 3},
 )
 def homogeneity_pairs(
     run: Run, depths: tuple[int, ...] = (1, 2, 3, 4), copies: tuple[int, ...] = (1, 2, 4, 8, 16)

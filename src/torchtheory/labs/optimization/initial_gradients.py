@@ -39,6 +39,7 @@ SCALES = (0.5, 0.9, 1.0, 1.1, 2.0)
     title="How large gradients are at initialization: an exact formula, layer by layer",
     errata=["deep-linear-gradient-inner-vector", "dominating-term-threshold"],
     full={"draws": 40_000, "networks": 1000, "width": 32, "deepest": 16},
+    least={"draws": 800, "networks": 30, "width": 15, "deepest": 10},
 )
 def gradient_norms(run: Run, draws: int = 6000, networks: int = 250, width: int = 20, deepest: int = 10) -> None:
     """The gradient of a deep linear network in each weight matrix has an exact mean square over

@@ -33,6 +33,7 @@ SURE = 0.9999
     title="The conditions of Robbins and Monro: what they are for, and when they are not needed",
     errata=["robbins-monro-finite-sum", "robbins-monro-necessary"],
     full={"trials": 2000, "horizon": 1000},
+    least={"trials": 20, "horizon": 40},
 )
 def learning_rates(run: Run, trials: int = 400, horizon: int = 200) -> None:
     """A learning rate is to sum up to infinity, and its squares are not: decided for power laws,

@@ -33,6 +33,8 @@ ZOOM = 4
     covers=["A-52", "A-53"],
     title="The loss of a network is not convex, and a plane through it shows several valleys",
     full={"grid": 97, "samples": 200, "width": 20, "planes": 6},
+    least={"grid": 2, "samples": 2, "width": 8, "coarse": 2},
+    most={"coarse": 10},
 )
 def loss_landscape_slices(
     run: Run,

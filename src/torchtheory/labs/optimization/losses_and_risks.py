@@ -21,6 +21,7 @@ from torchtheory.training.losses.risks import empirical_risk, risk
     title="Cross-entropy exceeds entropy, and the empirical risk is right on average",
     errata=["cross-entropy-without-simplex"],
     full={"classes": 30, "trials": 4000, "samples": 5},
+    least={"classes": 2},
 )
 def losses_and_risks(run: Run, classes: int = 5, trials: int = 900, samples: int = 3) -> None:
     """The four losses of the chapter, and the two risks they are averaged to.

@@ -38,6 +38,8 @@ from torchtheory.optimization.landscape.trained_paths import bend_path
     title="Two global minima of a wide network are joined by a path that stays low",
     errata=["maximum-on-the-boundary", "merging-path-stands-still"],
     full={"widths": tuple(2**k for k in range(6, 15)), "repeats": 6},
+    least={"widths": 8, "repeats": 2, "samples": 15, "count": 2},
+    items={"widths": 4},
 )
 def low_loss_paths(
     run: Run,

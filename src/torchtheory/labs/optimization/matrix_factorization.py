@@ -23,6 +23,7 @@ from torchtheory.primer.objectives import factorization_gradients, factorize
     covers=["L-060"],
     title="Two factors of inner width p leave exactly half the squared tail of the spectrum",
     full={"rows": 12, "columns": 10, "rank": 4, "sweeps": 500, "steps": 5000},
+    least={"rows": 8, "columns": 3, "sweeps": 12, "steps": 200},
 )
 def matrix_factorization_optimum(
     run: Run, rows: int = 8, columns: int = 6, rank: int = 2, sweeps: int = 100, steps: int = 600

@@ -22,6 +22,7 @@ NEAR = ((1.0, -0.03, 0.23, 0.16, -0.66), (-0.71, 0.28, 0.0, 0.0, 1.07), (-0.75, 
     covers=["A-52", "A-117", "A-118"],
     title="Minima that are not global, for students as narrow as their teacher; none of them survives one more unit",
     full={"teachers": 12},
+    least={"teachers": 8},
 )
 def narrow_students(run: Run, teachers: int = 8) -> None:
     """A sum of ReLU units learns a sum of orthonormal ReLU units on Gaussian inputs; the loss is exact.

@@ -42,6 +42,7 @@ ROUNDING = 1e-6
         "geometric-convergence-index",
     ],
     full={"starts": 200, "steps": 400, "width": 60, "samples": 500, "features": 20},
+    least={"steps": 10, "width": 2, "samples": 6, "features": 5},
 )
 def polyak_lojasiewicz(
     run: Run,

@@ -30,6 +30,7 @@ from torchtheory.optimization.descent.quadratic_dynamics import (
     title="On a quadratic every eigendirection shrinks by its own factor",
     errata=["quadratic-step-limit", "optimal-step-above-limit"],
     full={"size": 40, "steps": 300, "samples": 200},
+    least={"size": 2, "steps": 20, "samples": 12},
 )
 def quadratic_descent_lab(run: Run, size: int = 6, steps: int = 60, samples: int = 30) -> None:
     """f(x) = ½xᵀQx - qᵀx, descended step by step and in closed form.

@@ -18,6 +18,7 @@ from torchtheory.training.regularizers.shrinkage import shrink
     covers=["B-27"],
     title="Loss plus regularizer: derivatives for any network, closed forms for ridge and PCA",
     full={"rows": 20, "columns": 12},
+    least={"rows": 2, "columns": 2},
 )
 def regularized_training_problem(run: Run, rows: int = 8, columns: int = 6) -> None:
     """Training minimizes a loss of the outputs plus λ times a regularizer of the weights.

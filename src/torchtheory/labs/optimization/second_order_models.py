@@ -35,6 +35,7 @@ from torchtheory.optimization.descent.newton import (
     title="Newton's step, its diagonal and block approximations, and the step of gradient descent",
     errata=["newton-indefinite-hessian", "gradient-descent-identity-hessian"],
     full={"size": 30, "samples": 300, "width": 12},
+    least={"size": 3},
 )
 def second_order_models(run: Run, size: int = 6, samples: int = 60, width: int = 4) -> None:
     """A quadratic model of f at a point is minimized instead of f.

@@ -38,6 +38,7 @@ LOOSE = (
     title="Deep linear classifiers: the gradient through softmax, and a bound that needs no luck",
     errata=["classifier-product-order", "softmax-error-not-independent"],
     full={"networks": 4000, "width": 16, "deepest": 16},
+    least={"networks": 1_000, "width": 6, "deepest": 10},
 )
 def softmax_gradients(run: Run, networks: int = 2000, width: int = 8, deepest: int = 10) -> None:
     """The gradient of the cross-entropy in a layer is the error p - y sent back through the layers

@@ -34,6 +34,7 @@ Variances = tuple[list[int], Tensor, float]
     covers=["N-52", "S-21", "A-23", "L-135", "L-136", "L-137"],
     title="Stochastic gradient descent: unbiased steps, and what a larger batch buys",
     full={"trials": 4000},
+    least={"trials": 80},
 )
 def stochastic(run: Run, trials: int = 400) -> None:
     """A random subset of the examples gives the full gradient on average, exactly, and its variance

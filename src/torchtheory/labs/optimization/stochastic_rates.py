@@ -44,6 +44,7 @@ SURE = 0.9999
     title="The rate of stochastic descent with a constant step",
     errata=["stochastic-telescoping-end"],
     full={"trials": 1000, "longest": 2560},
+    least={"trials": 8, "longest": 200},
 )
 def stochastic_rates(run: Run, trials: int = 120, longest: int = 320) -> None:
     """The distance to a solution changes by a progress term and a noise term: checked by going

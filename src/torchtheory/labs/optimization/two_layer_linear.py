@@ -59,6 +59,7 @@ from torchtheory.optimization.linear_networks.two_layer_critical_points import (
         "two-layer-hessian-half",
     ],
     full={"samples": 400, "inputs": 7, "width": 3, "starts": 20, "steps": 2000},
+    least={"samples": 6, "inputs": 5},
 )
 def two_layer_linear_landscape(
     run: Run, samples: int = 60, inputs: int = 5, width: int = 2, starts: int = 8, steps: int = 300

@@ -18,6 +18,7 @@ from torchtheory.optimization.descent.variance_reduction import corrected_gradie
     covers=["L-136"],
     title="Variance reduction: linear convergence at a constant step where plain descent stops",
     full={"trials": 200},
+    least={"trials": 10},
 )
 def variance_reduction(run: Run, trials: int = 30) -> None:
     """On an inconsistent least squares problem the gradients of single examples do not vanish at the

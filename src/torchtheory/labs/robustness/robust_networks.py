@@ -31,6 +31,7 @@ from torchtheory.training.loop.trainer import fit
     covers=["M-148", "M-149", "M-150"],
     title="A network that keeps its signs up to (1-c)√d/2, and one that gradient descent finds",
     full={"dimension": 1000, "samples": 200, "width": 400, "epochs": 1500},
+    least={"dimension": 10, "samples": 2, "width": 30, "epochs": 8},
 )
 def robust_network(run: Run, dimension: int = 200, samples: int = 64, width: int = 80, epochs: int = 250) -> None:
     """Robust networks exist: one is written down and nothing flips it within its radius.

@@ -23,7 +23,7 @@ SIGMA = 0.5
     covers=["M-148"],
     title="Votes under noise certify a radius, and for a half-space the whole distance",
     full={"points": 10_000, "votes": 1000, "samples": 200, "trials": 10_000},
-    least={"points": 60, "votes": 150},
+    least={"points": 60, "votes": 150, "samples": 30, "trials": 50},
 )
 def randomized_smoothing(
     run: Run, points: int = 2000, votes: int = 300, samples: int = 40, trials: int = 1000, dimension: int = 6

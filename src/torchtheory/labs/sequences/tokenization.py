@@ -28,7 +28,7 @@ from torchtheory.sequences.language.words import CharacterTokenizer, WordTokeniz
     covers=["M-111", "M-112"],
     title="Merging frequent pairs shortens text and loses nothing; the likeliest split is found among $2^{n-1}$",
     full={"corpus": 400_000, "networks": 8},
-    least={"corpus": 10_000, "networks": 2},
+    least={"corpus": 20_000, "networks": 2},
 )
 def tokenization(run: Run, corpus: int = 24_000, networks: int = 2) -> None:
     """Byte pairs, WordPiece, Unigram, characters and words on chapters of Python's own manual.

@@ -32,7 +32,7 @@ SURE = 0.9999
     title="What each initializer keeps constant",
     errata=["lecun-variance-is-deviation", "orthogonal-eigenvalues-signs"],
     full={"width": 200, "trials": 1000, "depth": 100},
-    least={"width": 4, "trials": 30},
+    least={"width": 20, "trials": 30},
 )
 def initialization(run: Run, width: int = 60, trials: int = 600, depth: int = 40) -> None:
     """Draw many layers by every scheme and measure what the scheme promises, with intervals.

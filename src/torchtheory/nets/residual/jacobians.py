@@ -339,16 +339,7 @@ def _runs(network: Network, names: dict[str, str] | None) -> list[tuple[str, lis
 
 def _ends(network: Network, own: list[Operation]) -> tuple[Value, Value] | None:
     """The one tensor that a block takes and the one that it gives; None if there are others."""
-    inside = set(own)
-    entering = dict.fromkeys(
-        v for op in own for v in op.inputs if v.follows and network.makers.get(v) not in inside
-    )
-    leaving = dict.fromkeys(
-        v
-        for op in own
-        for v in op.outputs
-        if v in network.outputs or not inside.issuperset(network.users.get(v, ()))
-    )
+    entering, leaving = network.boundary(own)
     ends = [*entering, *leaving]
     fits = len(entering) == len(leaving) == 1
     if not fits or not all(v.dtype.is_floating_point and v.shape for v in ends):
@@ -376,6 +367,11 @@ def _gradients(
             raise InvalidInput(
                 f"loss must return one number, a tensor with one entry, not {described(value)}"
             )
+    if not value.requires_grad:
+        raise UnsupportedModel(
+            "no gradient leads from the outputs to the blocks: the model detaches them, or runs "
+            "under no_grad"
+        )
     places = [u.left for u in uses]
     parameters = [_parameters(u, leaves) for u in uses]
     flat = [p for some in parameters for p in some]

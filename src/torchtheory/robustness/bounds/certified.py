@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import positive_number, whole_number
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.models.samples import Data, collect
 from torchtheory.robustness.bounds.balls import Limits
@@ -127,7 +127,16 @@ def margins_in_ball(
     chunk: int = 64,
 ) -> Tensor:
     """Lower bounds `[n]` of the smallest margin over each sample's ball."""
-    rows = class_rows(y.to(network.device), network.outputs)
+    labels = y.to(network.device)
+    if network.graph.whole:  # of each row of one sample, such as a node of a graph
+        each = class_rows(labels, network.outputs[1:])
+        rows = torch.block_diag(*each)[None]  # type: ignore[no-untyped-call]
+        found = network.bounds(
+            x, radius, norm, method, box=box, specification=rows, sides="lower",
+            iterations=iterations, chunk=chunk,
+        )  # fmt: skip
+        return found.lower.reshape(len(labels), -1).amin(1)
+    rows = class_rows(labels, network.outputs)
     found = network.bounds(
         x, radius, norm, method, box=box, specification=rows, sides="lower",
         iterations=iterations, chunk=chunk,
@@ -165,6 +174,11 @@ def certified_radius(
     positive_number(largest, "largest")
     whole_number(steps, "steps", least=1)
     network = BoundedNetwork(model, x)
+    if network.graph.whole:
+        raise UnsupportedModel(
+            "the rows of this network's input are one sample, which has one radius: ask "
+            "certified_accuracy at a radius"
+        )
 
     def certain(radius: Tensor) -> Tensor:
         return (

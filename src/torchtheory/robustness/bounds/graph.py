@@ -18,6 +18,8 @@ $\langle\lvert a\rvert,e\rangle$.
 | `Sum` | $a\pm b$ |
 | `Bend` | a function of each entry |
 | `Largest` | maxima over windows |
+| `Product` | two values, entry by entry, between McCormick's planes |
+| `Chosen` | an entry or 0, as a condition on another value says |
 
 Coefficients of linear functions are `[b, s, ...]` for $b$ samples, or 1 where they are the same for
 all, and $s$ functions.
@@ -29,32 +31,34 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from torchtheory.robustness.bounds.relaxations import Activation, Box, Lines, largest_entries
 from torchtheory.robustness.bounds.rounding import chain, coarseness, entries, gamma, products, sums
-from torchtheory.robustness.lipschitz.watched_pass import Node
 
 Map: TypeAlias = Callable[[Tensor], Tensor]
 Shape: TypeAlias = tuple[int, ...]
+
+#: Coefficients of operands, None where they are 0, and a number for each function, None for 0.
+Pulled: TypeAlias = tuple[Sequence[Tensor | None], Tensor | None]
 
 #: Roundings of an operation besides those of its sums: of its factors, middles and halves.
 _FEW = 8
 
 
 @dataclass(eq=False)
-class Vertex(Node):
-    """A value of the network: a node of the watched pass with an operation.
+class Vertex:
+    """A value of the network.
 
     Attributes:
         operation: how it is made; None for the input.
         operands: places of what it is made of.
-        shape: of one sample.
+        shape: of one sample, with a first dimension of size 1 where samples stand.
         place: its own number.
-        name: of the module that makes it.
+        name: of the layer that makes it.
     """
 
     operation: Operation | None = None
@@ -70,11 +74,38 @@ class Vertex(Node):
 
 @dataclass(frozen=True)
 class Graph:
-    """The values of a network in the order in which they are made; the first is the input."""
+    """The values of a network in the order in which they are made; the first is the input.
+
+    Attributes:
+        vertices: the values.
+        output: place of the one that is meant.
+        whole: whether all rows together are one sample, such as the nodes of a graph.
+    """
 
     vertices: tuple[Vertex, ...]
     output: int
+    whole: bool = False
     _ancestors: dict[int, list[int]] = field(default_factory=dict, repr=False)
+
+    @property
+    def inputs(self) -> Shape:
+        """Shape of one sample."""
+        shape = self.vertices[0].shape
+        return shape if self.whole else shape[1:]
+
+    @property
+    def outputs(self) -> Shape:
+        """Shape of the output of one sample."""
+        shape = self.vertices[self.output].shape
+        return shape if self.whole else shape[1:]
+
+    def centers(self, x: Tensor) -> Tensor:
+        """Inputs as the network's first value, `[b, ...]`."""
+        return x[None] if self.whole else x[:, None]
+
+    def rows(self, values: Tensor, shape: Shape) -> Tensor:
+        """Values `[b, ...]` of the graph as the network has them, of a shape for one sample."""
+        return values.reshape(shape) if self.whole else values.reshape(-1, *shape)
 
     def ancestors(self, place: int) -> list[int]:
         """The values that one is made of, itself included, in their order."""
@@ -85,6 +116,16 @@ class Graph:
                     found.update(self.vertices[k].operands)
             self._ancestors[place] = sorted(found)
         return self._ancestors[place]
+
+    @cached_property
+    def useful(self) -> frozenset[int]:
+        """The values that linear functions of the output go back through, or are decided by."""
+        found = {self.output}
+        for k in range(self.output, -1, -1):
+            operation = self.vertices[k].operation
+            if k in found and operation is not None:
+                found.update(self.vertices[k].operands[: operation.enters])
+        return frozenset(found)
 
     @cached_property
     def uses(self) -> list[int]:
@@ -123,6 +164,7 @@ class Affine:
         fan_in: entries of the input that enter one of the output, at most.
         fan_out: entries of the output that one of the input enters, at most.
         parts: the absolute terms that the shift was computed from, where they are more than it.
+        factor: the map is the product of each entry with this, where it is one.
         multiplies: whether torch multiplies matrices for it, which it may do with fewer digits.
     """
 
@@ -135,6 +177,9 @@ class Affine:
     fan_out: int = 1
     parts: Tensor | None = None
     multiplies: bool = False
+    factor: Tensor | None = None
+    relaxes: ClassVar[int] = 0
+    enters: ClassVar[int] = 1
 
     def interval(self, box: Box) -> Box:
         middle = (box.lower + box.upper) / 2
@@ -164,10 +209,10 @@ class Affine:
         summed = gamma(chain(math.prod(made.lower.shape[1:])), size.dtype)
         return share * size + (share + summed) * self._parts()
 
-    def pull_back(self, a: Tensor) -> tuple[Tensor, Tensor | None]:
+    def pull_back(self, a: Tensor, _: None = None) -> Pulled:
         samples, count = a.shape[:2]
         moved = self.transpose(a.flatten(0, 1))
-        return moved.reshape(samples, count, *self.inputs), _against(a, self.shift)
+        return [moved.reshape(samples, count, *self.inputs)], _against(a, self.shift)
 
 
 def _against(a: Tensor, shift: Tensor | None) -> Tensor | None:
@@ -195,6 +240,8 @@ class Picks:
     constant: Tensor | None
     plain: bool = field(init=False)
     copies: int = field(init=False)
+    relaxes: ClassVar[int] = 0
+    enters: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         size = math.prod(self.shape)
@@ -233,7 +280,7 @@ class Picks:
         fixed = self.constant.abs().to(size).reshape(self.shape)
         return share * size + gamma(chain(math.prod(self.shape)), size.dtype) * fixed
 
-    def pull_back(self, a: Tensor) -> tuple[list[Tensor], Tensor | None]:
+    def pull_back(self, a: Tensor, _: None = None) -> Pulled:
         samples, count = a.shape[:2]
         if self.plain:
             return [a.reshape(samples, count, *self.inputs[0])], None
@@ -252,6 +299,8 @@ class Sum:
     r"""$a+\sigma b$ of two values of the same shape, $\sigma=\pm1$."""
 
     sign: int = 1
+    relaxes: ClassVar[int] = 0
+    enters: ClassVar[int] = 2
 
     def interval(self, a: Box, b: Box) -> Box:
         if self.sign == 1:
@@ -262,7 +311,7 @@ class Sum:
         size = largest_entries(a) + largest_entries(b)
         return gamma(uses + _FEW, size.dtype) * size
 
-    def pull_back(self, a: Tensor) -> tuple[list[Tensor | None], None]:
+    def pull_back(self, a: Tensor, _: None = None) -> Pulled:
         return [a, a if self.sign == 1 else -a], None
 
 
@@ -281,8 +330,31 @@ class Maximum(Sum):
     def error(self, made: Box, uses: int, a: Box, rise: Box, b: Box) -> Tensor:  # type: ignore[override]
         return super().error(made, uses, a, rise)
 
-    def pull_back(self, a: Tensor) -> tuple[list[Tensor | None], None]:
+    def pull_back(self, a: Tensor, _: None = None) -> Pulled:
         return [a, a, None], None
+
+
+@dataclass(eq=False)
+class Loose:
+    """A value that torch computes less exactly than the operations here: up to a share of another.
+
+    Attributes:
+        terms: roundings, each as large as an entry of the second operand at most.
+    """
+
+    terms: int
+    relaxes: ClassVar[int] = 0
+    enters: ClassVar[int] = 1
+
+    def interval(self, a: Box, size: Box) -> Box:
+        slack = gamma(self.terms, a.lower.dtype) * largest_entries(size)
+        return Box(a.lower - slack, a.upper + slack)
+
+    def error(self, made: Box, uses: int, a: Box, size: Box) -> Tensor:
+        return gamma(self.terms + uses, a.lower.dtype) * largest_entries(size)
+
+    def pull_back(self, a: Tensor, _: None = None) -> Pulled:
+        return [a, None], None
 
 
 def widened(box: Box, units: int = 2) -> Box:
@@ -299,6 +371,8 @@ class Bend:
     """A function of each entry."""
 
     activation: Activation
+    relaxes: ClassVar[int] = 1
+    enters: ClassVar[int] = 1
 
     def interval(self, box: Box) -> Box:
         made = self.activation.image(box)
@@ -319,6 +393,10 @@ class Bend:
         """
         lines = self.activation.lines(box)
         return _apart(lines, *self._slack([lines], box, uses, below))
+
+    def pull_back(self, a: Tensor, lines: Lines) -> Pulled:
+        made, shift = pull_back_lines(a, lines)
+        return [made], shift
 
     def family(self, box: Box, uses: int, below: Tensor | None) -> tuple[list[Lines], Tensor]:
         """Lines of which any mixture of two neighbors is one as well, and where CROWN's is."""
@@ -368,13 +446,14 @@ def pull_back_lines(a: Tensor, lines: Lines) -> tuple[Tensor, Tensor]:
     Positive coefficients meet the line below, negative ones that above.
     """
     above, below = a.clamp_min(0.0), a.clamp_max(0.0)
+    lower_slope, lower, upper_slope, upper = (_wide(line, a) for line in lines)
+    shift = _sums(above, lower) + _sums(below, upper)
+    return above * lower_slope + below * upper_slope, shift
 
-    def wide(line: Tensor) -> Tensor:
-        return line[:, None] if line.ndim == a.ndim - 1 else line
 
-    shift = _sums(above, wide(lines.lower_offset)) + _sums(below, wide(lines.upper_offset))
-    made = above * wide(lines.lower_slope) + below * wide(lines.upper_slope)
-    return made, shift
+def _wide(line: Tensor, a: Tensor) -> Tensor:
+    """A line for each sample, or one for each of its functions, beside coefficients."""
+    return line[:, None] if line.ndim == a.ndim - 1 else line
 
 
 def _sums(a: Tensor, offsets: Tensor) -> Tensor:
@@ -398,6 +477,8 @@ class Largest:
     windows: Tensor
     inputs: Shape
     shape: Shape
+    relaxes: ClassVar[int] = 1
+    enters: ClassVar[int] = 1
 
     def interval(self, box: Box) -> Box:
         return Box(
@@ -433,7 +514,7 @@ class Largest:
         index = self.windows.expand(*low.shape).gather(-1, best)[..., 0]
         return index, wins, high.amax(-1)
 
-    def pull_back(self, a: Tensor, relaxed: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def pull_back(self, a: Tensor, relaxed: tuple[Tensor, Tensor, Tensor]) -> Pulled:
         index, wins, top = relaxed
         count = a.shape[1]
         flat = a.reshape(len(a), count, self.channels, -1)
@@ -445,8 +526,190 @@ class Largest:
         made = made.scatter_add(3, index[:, None].expand(samples, count, -1, -1), kept)
         left = torch.where(wins[:, None], 0.0, flat.clamp_max(0.0))
         shift = sums(entries(left * top[:, None]))
-        return made.reshape(samples, count, *self.inputs), shift
+        return [made.reshape(samples, count, *self.inputs)], shift
+
+
+# -- two values that meet --------------------------------------------------------------------------
+
+
+class Planes(NamedTuple):
+    """Slopes in two values and an offset, of a plane below and of one above, `[b, ...]` each."""
+
+    lower_first: Tensor
+    lower_second: Tensor
+    lower_offset: Tensor
+    upper_first: Tensor
+    upper_second: Tensor
+    upper_offset: Tensor
+
+
+@dataclass(eq=False)
+class Product:
+    r"""$xy$ of two values of the same shape.
+
+    On a box $(x-l_x)(y-l_y)\ge0$ and $(u_x-x)(u_y-y)\ge0$, which are planes below $xy$, and the
+    other two corners give planes above it (McCormick 1976). Any mixture of two planes does as well.
+    """
+
+    relaxes: ClassVar[int] = 2
+    enters: ClassVar[int] = 2
+
+    def interval(self, x: Box, y: Box, *_: Box) -> Box:
+        corners = torch.stack([a * b for a in x for b in y])
+        return widened(Box(corners.amin(0), corners.amax(0)), 2 * _FEW)
+
+    def error(self, made: Box, uses: int, x: Box, y: Box, *_: Box) -> Tensor:
+        size = largest_entries(x) * largest_entries(y)
+        # of the product, of slopes and of offsets, each of this size at most
+        return 4 * gamma(chain(math.prod(size.shape[1:])) + uses + 2 * _FEW, size.dtype) * size
+
+    def relaxed(self, x: Box, y: Box, *_: Box) -> Planes:
+        members = self.family(x, y)[0]
+        return Planes(*((a + b) / 2 for a, b in zip(*members, strict=True)))
+
+    def family(self, x: Box, y: Box, *_: Box) -> tuple[list[Planes], Tensor]:
+        members = [
+            Planes(
+                below_y, below_x, -below_x * below_y, above_y, above_x, -above_x * above_y
+            )
+            for below_x, below_y, above_x, above_y in (
+                (x.lower, y.lower, x.lower, y.upper),
+                (x.upper, y.upper, x.upper, y.lower),
+            )
+        ]  # fmt: skip
+        return members, torch.full_like(x.lower, 0.5)
+
+    def pull_back(self, a: Tensor, planes: Planes) -> Pulled:
+        above, below = a.clamp_min(0.0), a.clamp_max(0.0)
+        lower_x, lower_y, lower, upper_x, upper_y, upper = (_wide(p, a) for p in planes)
+        shift = _sums(above, lower) + _sums(below, upper)
+        return [above * lower_x + below * upper_x, above * lower_y + below * upper_y], shift
+
+
+@dataclass(eq=False)
+class Standardized(Product):
+    r"""$c_i\,r$ with $r=(\frac1n\sum_jc_j^2+\varepsilon)^{-1/2}$, of which intervals know both.
+
+    It increases in $c_i$, and with $R_i=\sum_{j\ne i}c_j^2$ it is
+    $c_i\big/\sqrt{(c_i^2+R_i)/n+\varepsilon}$.
+    The operands are $c$, $r$ and a size whose `terms` roundings torch may make in the mean of
+    squares; the last one serves the interval alone.
+
+    Attributes:
+        dims: of one sample, over which the mean is taken.
+        eps: $\varepsilon$.
+        terms: roundings.
+        centered: whether the $c_j$ sum up to 0, so that $R_i\ge c_i^2/(n-1)$.
+    """
+
+    dims: tuple[int, ...] = ()
+    eps: float = 0.0
+    terms: int = 0
+    centered: bool = False
+
+    def interval(self, x: Box, y: Box, size: Box) -> Box:  # type: ignore[override]
+        made = super().interval(x, y)
+        dtype, dims = x.lower.dtype, [d + 1 for d in self.dims]
+        n = math.prod(x.lower.shape[d] for d in dims)
+        largest = largest_entries(x).square()
+        nearest = torch.where(x.lower > 0, x.lower, torch.where(x.upper < 0, x.upper, 0.0)).square()
+        share = gamma(n + 2 * _FEW, dtype)
+        least_sum, largest_sum = (v.sum(dims, keepdim=True) for v in (nearest, largest))
+        others = (
+            (least_sum * (1 - share) - nearest).clamp_min(0.0) / n,
+            (largest_sum * (1 + share) - largest).clamp_min(0.0) / n,
+        )
+        slack = gamma(self.terms, dtype) * largest_entries(size)
+
+        def at(end: Tensor, upwards: bool) -> Tensor:
+            near = (end > 0) == upwards  # where little beside it makes it large
+            least = others[0]
+            if self.centered and n > 1:
+                least = torch.maximum(least, end.square() * (1 - share) / (n * (n - 1)))
+            rest = torch.where(near, least - slack, others[1] + slack)
+            square = (end.square() / n + rest + self.eps) * torch.where(near, 1 - share, 1 + share)
+            return torch.where(square > 0, end * torch.rsqrt(square), math.nan)
+
+        low, high = at(x.lower, False), at(x.upper, True)
+        wide = widened(Box(low, high), 4 * _FEW)
+        return Box(torch.fmax(made.lower, wide.lower), torch.fmin(made.upper, wide.upper))
+
+    def pull_back(self, a: Tensor, planes: Planes) -> Pulled:
+        (first, second), shift = super().pull_back(a, planes)
+        return [first, second, None], shift
+
+
+@dataclass(eq=False)
+class Chosen:
+    """Of two values: the second where the first is beyond a threshold, and 0 elsewhere.
+
+    Attributes:
+        threshold: broadcasts with a sample.
+        above: whether it is beyond where it is larger.
+    """
+
+    threshold: Tensor
+    above: bool
+    relaxes: ClassVar[int] = 2
+    enters: ClassVar[int] = 2
+
+    def certain(self, asked: Box) -> tuple[Tensor, Tensor]:
+        """Where the second value is taken for certain, and where 0 is."""
+        larger, smaller = asked.lower > self.threshold, asked.upper < self.threshold
+        return (larger, smaller) if self.above else (smaller, larger)
+
+    def interval(self, asked: Box, value: Box) -> Box:
+        yes, no = self.certain(asked)
+        return Box(
+            torch.where(yes, value.lower, torch.where(no, 0.0, value.lower.clamp_max(0.0))),
+            torch.where(yes, value.upper, torch.where(no, 0.0, value.upper.clamp_min(0.0))),
+        )
+
+    def error(self, made: Box, uses: int, asked: Box, value: Box) -> Tensor:
+        size = largest_entries(value)
+        return gamma(chain(math.prod(size.shape[1:])) + uses + 2 * _FEW, size.dtype) * size
+
+    def relaxed(self, asked: Box, value: Box) -> Lines:
+        r"""Between the lines across $\min(d,0)$ and $\max(d,0)$, where nothing is certain."""
+        yes, no = self.certain(asked)
+        low, high = value.lower.clamp_max(0.0), value.upper.clamp_min(0.0)
+        width = torch.where(high > low, high - low, 1.0)
+        level = torch.zeros_like(width)
+        open_ = ~(yes | no)
+
+        def of(slope: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.where(open_, slope, yes.to(slope)), torch.where(open_, offset, level)
+
+        return Lines(*of(-low / width, low * high / width), *of(high / width, -low * high / width))
+
+    def pull_back(self, a: Tensor, lines: Lines) -> Pulled:
+        made, shift = pull_back_lines(a, lines)
+        return [None, made], shift
+
+
+@dataclass(eq=False)
+class Choice(Sum):
+    """$b+w$ with $w$ the difference $a-b$ or 0, of which intervals forget that $b$ occurs twice.
+
+    Its operands are $b$, $w$, $a$ and the value that decides; the last two serve the interval.
+    """
+
+    chosen: Chosen | None = None
+
+    def interval(self, b: Box, w: Box, a: Box, asked: Box) -> Box:  # type: ignore[override]
+        assert self.chosen is not None
+        yes, no = self.chosen.certain(asked)
+        return Box(
+            torch.where(yes, a.lower, torch.where(no, b.lower, torch.minimum(a.lower, b.lower))),
+            torch.where(yes, a.upper, torch.where(no, b.upper, torch.maximum(a.upper, b.upper))),
+        )
+
+    def error(self, made: Box, uses: int, b: Box, w: Box, *_: Box) -> Tensor:  # type: ignore[override]
+        return super().error(made, uses, b, w)
+
+    def pull_back(self, a: Tensor, _: None = None) -> Pulled:
+        return [a, a, None, None], None
 
 
 #: How a value is made from others.
-Operation: TypeAlias = Affine | Picks | Sum | Bend | Largest
+Operation: TypeAlias = Affine | Picks | Sum | Loose | Bend | Largest | Product | Chosen

@@ -1,15 +1,14 @@
 """Networks that were traced, kept for as long as their models live and are what they were.
 
-To copy and to follow a small network takes longer than to bound it. A graph is used again if the
-model consists of torch's own layers, without hooks, with the same settings, and with weights that
-are equal to those of the copy that was followed, number by number. What a class of somebody else
-computes may depend on anything, and is followed anew each time.
+To record a small network takes longer than to bound it. A graph is used again if the model consists
+of torch's own layers, without hooks, with the same settings, and with weights that are equal to
+those that were recorded, number by number. What a class of somebody else computes may depend on
+anything, and is recorded anew each time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,60 +16,54 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all
 
-from torchtheory.models.model import PureFunction
 from torchtheory.robustness.bounds.graph import Graph
 from torchtheory.robustness.bounds.tracing import trace
 
-#: Bytes of weights beyond which nothing is kept: following them takes little of the time.
+#: Bytes of weights beyond which nothing is kept: recording them takes little of the time.
 _LARGEST = 2**26
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
+#: Shape of an input and the output that is meant.
+_Key = tuple[tuple[int, ...], int | str | None]
+
 
 @dataclass
-class _Followed:
-    """A copy of a model, and its graphs by the shape of an input and the output that is meant."""
+class _Known:
+    """Settings and weights of a model, and its graphs."""
 
     settings: tuple[Any, ...]
-    own: nn.Module
-    graphs: dict[tuple[tuple[int, ...], int | str | None], Graph] = field(default_factory=dict)
-    turn: Lock = field(default_factory=Lock)  # a copy is followed by one thread at a time
+    weights: list[tuple[str, Tensor]]
+    graphs: dict[_Key, Graph] = field(default_factory=dict)
 
 
-_FOLLOWED: WeakKeyDictionary[nn.Module, _Followed] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
 
 
-def graph_of(
-    model: nn.Module, shape: tuple[int, ...], output: int | str | None
-) -> tuple[Graph, Tensor]:
-    """The graph of a network for inputs of a shape, and a tensor of its precision and place."""
+def graph_of(model: nn.Module, x: Tensor, output: int | str | None) -> tuple[Graph, Tensor]:
+    """The graph of a network for such inputs, and a tensor of its precision and place."""
     settings = _settings(model)
-    followed = None if settings is None else _FOLLOWED.get(model)
-    if followed is None or followed.settings != settings or not _equal(model, followed.own):
-        pure = PureFunction(model)
-        # where no copy can be made `trace` says so
-        own = None if pure.model is model else pure.model.requires_grad_(False)
-        if settings is None or own is None or _size(model) > _LARGEST:
-            like = pure.reference()
-            return trace(model, _sample(shape, like), output=output, own=own), like
-        followed = _FOLLOWED[model] = _Followed(settings, own)
-    like = _reference(followed.own)
-    key = (shape, output)
-    with followed.turn:
-        if key not in followed.graphs:
-            followed.graphs[key] = trace(
-                model, _sample(shape, like), output=output, own=followed.own
-            )
-    return followed.graphs[key], like
+    known = None if settings is None else _KNOWN.get(model)
+    if known is None or known.settings != settings or not _equal(model, known.weights):
+        if settings is None or _size(model) > _LARGEST:
+            return _traced(model, x, output)
+        weights = [(name, t.detach().clone()) for name, t in _tensors(model)]
+        known = _KNOWN[model] = _Known(settings, weights)
+    key = (tuple(x.shape[1:]), output)
+    found = known.graphs.get(key)
+    if found is None or (found.whole and len(x) != found.vertices[0].shape[0]):
+        found = known.graphs[key] = _traced(model, x, output)[0]
+    return found, _reference(model)
 
 
-def _sample(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    return torch.empty(shape, dtype=like.dtype, device=like.device)
+def _traced(model: nn.Module, x: Tensor, output: int | str | None) -> tuple[Graph, Tensor]:
+    like = _reference(model)
+    return trace(model, x.detach().to(dtype=like.dtype, device=like.device), output=output), like
 
 
 def _reference(model: nn.Module) -> Tensor:
     tensors = (*model.parameters(), *model.buffers())
-    return next((t for t in tensors if t.is_floating_point()), torch.empty(0))
+    return next((t.detach() for t in tensors if t.is_floating_point()), torch.empty(0))
 
 
 def _settings(model: nn.Module) -> tuple[Any, ...] | None:
@@ -109,10 +102,10 @@ def _size(model: nn.Module) -> int:
     return sum(t.numel() * t.element_size() for _, t in _tensors(model))
 
 
-def _equal(model: nn.Module, own: nn.Module) -> bool:
-    """Whether the weights are those of the copy; NaN is equal to nothing."""
-    given, known = _tensors(model), _tensors(own)
-    return len(given) == len(known) and all(
+def _equal(model: nn.Module, weights: list[tuple[str, Tensor]]) -> bool:
+    """Whether the weights are those that were known; NaN is equal to nothing."""
+    given = _tensors(model)
+    return len(given) == len(weights) and all(
         a == b and x.dtype == y.dtype and x.device == y.device and torch.equal(x, y)
-        for (a, x), (b, y) in zip(given, known, strict=True)
+        for (a, x), (b, y) in zip(given, weights, strict=True)
     )

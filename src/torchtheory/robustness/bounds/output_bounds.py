@@ -71,14 +71,14 @@ class BoundedNetwork:
     def __init__(self, model: nn.Module, x: Tensor, *, output: int | str | None = None) -> None:
         module_with_values(model)
         with torch.inference_mode(False):  # the graph may be kept, and used when that is over
-            graph, like = graph_of(model, tuple(as_batch(x).shape[1:]), output)
+            graph, like = graph_of(model, _ordinary(as_batch(x)), output)
         self.graph: Graph = graph
         self.dtype, self.device = like.dtype, like.device
 
     @property
     def outputs(self) -> tuple[int, ...]:
         """Shape of one output."""
-        return self.graph.vertices[self.graph.output].shape
+        return self.graph.outputs
 
     @torch.inference_mode(False)  # slopes of lines are optimized by gradients
     @torch.no_grad()
@@ -105,15 +105,17 @@ class BoundedNetwork:
         )
         whole_number(chunk, "chunk", least=1)
         x = as_batch(x).to(dtype=self.dtype, device=self.device)
-        if x.shape[1:] != self.graph.vertices[0].shape:
+        given = x.shape if self.graph.whole else x.shape[1:]
+        if given != self.graph.inputs:
             raise ShapeMismatch(
-                f"an input has the shape {list(x.shape[1:])}, and the network was traced with "
-                f"{list(self.graph.vertices[0].shape)}"
+                f"an input has the shape {list(given)}, and the network was traced with "
+                f"{list(self.graph.inputs)}"
             )
-        ball = Ball(_ordinary(x), radius, norm, box)
-        rows = None if specification is None else self._rows(specification, len(x))
+        ball = Ball(self.graph.centers(_ordinary(x)), radius, norm, box)
+        samples = len(ball)
+        rows = None if specification is None else self._rows(specification, samples)
         parts: list[tuple[Box, list[LayerBounds]]] = []
-        for start in range(0, len(x), chunk):
+        for start in range(0, samples, chunk):
             some = slice(start, start + chunk)
             mine = None if rows is None else rows if len(rows) == 1 else rows[some]
             parts.append(
@@ -125,14 +127,15 @@ class BoundedNetwork:
             torch.cat([p[0][k] for p in parts]).nan_to_num(end, torch.inf, -torch.inf)
             for k, end in enumerate((-torch.inf, torch.inf))
         )
+        if rows is None:
+            low, high = (self.graph.rows(v, self.graph.outputs) for v in (low, high))
         return OutputBounds(
             low,
             high,
             tuple(
                 LayerBounds(
                     same[0].name,
-                    torch.cat([s.lower for s in same]),
-                    torch.cat([s.upper for s in same]),
+                    *(torch.cat([getattr(s, end) for s in same]) for end in ("lower", "upper")),
                 )
                 for same in inner
             ),
@@ -149,7 +152,12 @@ class BoundedNetwork:
                 f"a specification must be [k, {size}] or [{samples}, k, {size}], with one column "
                 f"per output, not {list(specification.shape)}"
             )
-        return _ordinary(given).reshape(len(given), -1, *self.outputs)
+        return _ordinary(given).reshape(len(given), -1, *self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Of one output in the graph."""
+        return self.graph.vertices[self.graph.output].shape
 
     def _bounds(
         self,
@@ -162,26 +170,33 @@ class BoundedNetwork:
     ) -> tuple[Box, list[LayerBounds]]:
         run = Propagation(self.graph, ball)
         if method == "interval":
-            least = smallest(self.dtype)
-            found = Box(*(v + e for v, e in zip(run.intervals(), (-least, least), strict=True)))
+            found = _with_smallest(run.intervals())
             if rows is not None:
                 found = _of_rows(found, rows)
         else:
             inner = steps[1] if method == "alpha-crown" else 0
             run.relax(intermediate=method != "crown-interval", iterations=inner)
             found = self._linear(run, rows, method, both, steps[0])
-        kept = [LayerBounds(v.name, *run.boxes[v.place]) for v in self.graph.vertices if layers]
+        kept = []
+        for v in self.graph.vertices if layers else ():
+            shape = v.shape if self.graph.whole else v.shape[1:]
+            one = self.graph.whole or v.shape[:1] != (1,)  # its first dimension is no batch
+            kept.append(
+                LayerBounds(
+                    v.name, *(b if one else b.reshape(-1, *shape) for b in run.boxes[v.place])
+                )
+            )
         return found, kept
 
     def _linear(
         self, run: Propagation, rows: Tensor | None, method: Method, both: bool, iterations: int
     ) -> Box:
         last = self.graph.output
-        shape = (len(run.ball), *self.outputs)
+        shape = (len(run.ball), *self._shape)
         whole = rows is None
         if rows is None:
             eye = torch.eye(self.graph.vertices[last].entries, dtype=self.dtype, device=self.device)
-            rows = eye.reshape(1, -1, *self.outputs)
+            rows = eye.reshape(1, -1, *self._shape)
         count = rows.shape[1]
         lower, upper = [], []
         # what is optimized keeps what its derivative needs
@@ -198,10 +213,16 @@ class BoundedNetwork:
                 upper.append(-least[:, len(part) :])
         low = torch.cat(lower, 1)
         high = torch.cat(upper, 1) if both else torch.full_like(low, torch.inf)
-        by_intervals = run.boxes[last]
+        by_intervals = _with_smallest(run.boxes[last])
         if whole:
             return meet(Box(low.reshape(shape), high.reshape(shape)), by_intervals)
         return meet(Box(low, high), _of_rows(by_intervals, rows))
+
+
+def _with_smallest(box: Box) -> Box:
+    """Bounds moved apart by what numbers too small for the precision may do."""
+    least = smallest(box.lower.dtype)
+    return Box(box.lower - least, box.upper + least)
 
 
 def _of_rows(box: Box, rows: Tensor) -> Box:

@@ -31,13 +31,14 @@ from torchtheory.robustness.bounds.balls import Ball
 from torchtheory.robustness.bounds.graph import (
     Affine,
     Bend,
+    Chosen,
     Graph,
     Largest,
+    Operation,
     Picks,
-    Sum,
-    pull_back_lines,
+    Product,
 )
-from torchtheory.robustness.bounds.relaxations import Box, Kinked, Lines
+from torchtheory.robustness.bounds.relaxations import Box, Kinked
 from torchtheory.robustness.bounds.rounding import entries, gamma, products, smallest
 
 #: Bytes of coefficients that are held at once.
@@ -46,7 +47,8 @@ PIECE = 2**25
 #: How many times its coefficients an optimized bound holds.
 KEPT = 6
 
-#: How far Adam's first step moves from one line of a family to the next, and how steps shrink.
+#: How far Adam's first step moves from one line of a family to another, and how steps shrink. Of
+#: families of many lines it is this share of a quarter of them.
 _RATE, _DECAY, _BETAS = 0.25, 0.97, (0.8, 0.95)
 
 
@@ -60,6 +62,8 @@ class Propagation:
         relaxed: what stands for each operation that bends, by place.
         iterations: steps of optimizing slopes for bounds inside the network.
         errors: what rounding may do to each value, by place; see `graph`.
+        tightened: places of the values that were bounded by going back, all of their entries.
+        families: what may stand for operations that bend, by place.
     """
 
     graph: Graph
@@ -68,6 +72,8 @@ class Propagation:
     relaxed: dict[int, Any] = field(default_factory=dict)
     iterations: int = 0
     errors: dict[int, Tensor | None] = field(default_factory=dict)
+    tightened: set[int] = field(default_factory=set)
+    families: dict[int, tuple[list[Any], Tensor]] = field(default_factory=dict)
 
     def intervals(self) -> Box:
         """Interval bounds of all values; those of the output."""
@@ -94,24 +100,29 @@ class Propagation:
             check_time()
             operation = vertex.operation
             assert operation is not None
-            if isinstance(operation, Bend | Largest):
-                (below,) = vertex.operands
-                # of one affine map of a box intervals say all there is to say
-                if intermediate and below and not self._first_map(below):
-                    self.boxes[below] = self._tightened(below, operation)
-                if isinstance(operation, Bend):
-                    self.relaxed[vertex.place] = operation.relaxed(*self._beneath(below))
-                else:
-                    self.relaxed[vertex.place] = operation.relaxed(self.boxes[below])
+            if operation.relaxes:
+                if intermediate and vertex.place in self.graph.useful:
+                    for below in vertex.operands[: operation.relaxes]:
+                        self._tighten(below, operation)
+                assert isinstance(operation, Bend | Largest | Product | Chosen)
+                self.relaxed[vertex.place] = operation.relaxed(*self._beneath(vertex.place))
             made = operation.interval(*(self.boxes[k] for k in vertex.operands))
             if self._tighter_in_a_ball(vertex.place):
                 made = meet(made, self.backwards(vertex.place))
             self.boxes[vertex.place] = made
 
-    def _beneath(self, place: int) -> tuple[Box, int, Tensor | None]:
-        """What an activation must know of what enters it: bounds, uses and errors."""
-        counted = self.graph.only_bent[place]
-        return self.boxes[place], self.graph.uses[place], self.error(place) if counted else None
+    def _beneath(self, place: int) -> tuple[Any, ...]:
+        """What an operation that bends must know of what enters it.
+
+        Bounds, and of an activation also how often it is used and what its errors are.
+        """
+        vertex = self.graph.vertices[place]
+        boxes = tuple(self.boxes[k] for k in vertex.operands)
+        if not isinstance(vertex.operation, Bend):
+            return boxes
+        (below,) = vertex.operands
+        counted = self.graph.only_bent[below]
+        return boxes[0], self.graph.uses[below], self.error(below) if counted else None
 
     def error(self, place: int) -> Tensor | None:
         """What rounding may do to the entries of a value, `[b, ...]`; None for nothing."""
@@ -148,17 +159,32 @@ class Propagation:
         operation = self.graph.vertices[place].operation
         return isinstance(operation, Affine) and operation.fan_in > 1
 
-    def _tightened(self, place: int, operation: Bend | Largest) -> Box:
+    def _tighten(self, place: int, operation: Operation) -> None:
+        """Bounds of a value by going back, as far as an operation that follows needs them."""
+        vertex = self.graph.vertices[place]
+        # of one affine map of a box intervals say all there is to say
+        if not place or place in self.tightened or self._first_map(place):
+            return
         box = self.boxes[place]
-        if not (isinstance(operation, Bend) and isinstance(operation.activation, Kinked)):
-            return meet(box, self.backwards(place))
-        # of what does not bend nothing more need be known
-        bent = (box.lower < 0) & (box.upper > 0)
-        if not bool(bent.any()):
-            return box
-        found = meet(box, self.backwards(place, bent.reshape(len(bent), -1).any(0)))
-        # what is known of a sample does not depend on those beside it
-        return Box(*(torch.where(bent, new, old) for new, old in zip(found, box, strict=True)))
+        if isinstance(vertex.operation, Bend) and not isinstance(operation, Bend):
+            return  # of the image of an interval neither
+        if isinstance(vertex.operation, Picks) and not isinstance(operation, Bend | Largest):
+            for below in vertex.operands:
+                self._tighten(below, operation)
+            moved = vertex.operation.interval(*(self.boxes[k] for k in vertex.operands))
+            self.boxes[place] = meet(box, moved)
+        elif isinstance(operation, Bend) and isinstance(operation.activation, Kinked):
+            # of what does not bend nothing more need be known
+            bent = (box.lower < 0) & (box.upper > 0)
+            if bool(bent.any()):
+                found = meet(box, self.backwards(place, bent.reshape(len(bent), -1).any(0)))
+                # what is known of a sample does not depend on those beside it
+                self.boxes[place] = Box(
+                    *(torch.where(bent, new, old) for new, old in zip(found, box, strict=True))
+                )
+        else:
+            self.boxes[place] = meet(box, self.backwards(place))
+            self.tightened.add(place)
 
     def backwards(self, place: int, which: Tensor | None = None) -> Box:
         """Bounds of the entries of a value by going back to the input.
@@ -191,7 +217,7 @@ class Propagation:
         each = copies * len(self.ball) * widest * self.ball.center.element_size()
         return iter(torch.split(rows, max(1, PIECE // max(each, 1))))
 
-    def least(self, rows: Tensor, place: int, chosen: Mapping[int, Lines] | None = None) -> Tensor:
+    def least(self, rows: Tensor, place: int, chosen: Mapping[int, Any] | None = None) -> Tensor:
         """Lower bounds `[b, s]` of linear functions `[b or 1, s, ...]` of a value on the balls.
 
         Args:
@@ -202,10 +228,11 @@ class Propagation:
         terms: Tensor | float = 0.0
         above = self.graph.ancestors(place)
         for k in reversed(above):
-            a = coefficients.pop(k)
+            a = coefficients.pop(k, None)
+            if a is None:  # it serves intervals alone
+                continue
             vertex = self.graph.vertices[k]
             operation = vertex.operation
-            shift: Tensor | None = None
             if operation is None:
                 least, size = self.ball.least(a)
                 total, terms = total + least, terms + size.detach()
@@ -215,20 +242,10 @@ class Propagation:
                 if error is not None:
                     moved = products(entries(a.abs()), error.reshape(len(error), -1))
                     total, terms = total - moved, terms + moved.detach()
-            parts: Sequence[Tensor | None]
-            if isinstance(operation, Affine):
-                made, shift = operation.pull_back(a)
-                parts = [made]
-            elif isinstance(operation, Picks | Sum):
-                parts, shift = operation.pull_back(a)
-            elif isinstance(operation, Bend):
+            lines: Any = None
+            if operation.relaxes:
                 lines = self.relaxed[k] if chosen is None or k not in chosen else chosen[k]
-                made, shift = pull_back_lines(a, lines)
-                parts = [made]
-            else:
-                assert isinstance(operation, Largest)
-                made, shift = operation.pull_back(a, self.relaxed[k])
-                parts = [made]
+            parts, shift = operation.pull_back(a, lines)
             if shift is not None:
                 total, terms = total + shift, terms + shift.detach().abs()
             for operand, part in zip(vertex.operands, parts, strict=True):
@@ -241,24 +258,27 @@ class Propagation:
 
     def optimized(self, rows: Tensor, place: int, iterations: int) -> Tensor:
         """The bounds of `least` with lines of its own for each function of each sample."""
-        families: dict[int, list[Lines]] = {}
+        families: dict[int, list[Any]] = {}
         numbers: dict[int, Tensor] = {}
         wanted = (len(self.ball), rows.shape[1])
         for k in self.graph.ancestors(place):
             vertex = self.graph.vertices[k]
-            if not isinstance(vertex.operation, Bend):
+            operation = vertex.operation
+            if not isinstance(operation, Bend | Product) or k not in self.graph.useful:
                 continue
-            below, uses, error = self._beneath(vertex.operands[0])
-            if isinstance(vertex.operation.activation, Kinked) and not bool(
-                ((below.lower < 0) & (below.upper > 0)).any()
-            ):
-                continue
-            families[k], start = vertex.operation.family(below, uses, error)
+            beneath = self._beneath(k)
+            if isinstance(operation, Bend) and isinstance(operation.activation, Kinked):
+                below = beneath[0]
+                if not bool(((below.lower < 0) & (below.upper > 0)).any()):
+                    continue
+            if k not in self.families:
+                self.families[k] = operation.family(*beneath)
+            families[k], start = self.families[k]
             numbers[k] = start[:, None].expand(*wanted, *vertex.shape).clone()
         best = self.least(rows, place)
         if not numbers:
             return best
-        adam = {k: _Adam(n) for k, n in numbers.items()}
+        adam = {k: _Adam(n, max(1.0, (len(families[k]) - 1) / 4)) for k, n in numbers.items()}
 
         def found() -> Tensor:
             chosen = {k: mixed(families[k], n) for k, n in numbers.items()}
@@ -270,7 +290,9 @@ class Propagation:
                 for number in numbers.values():
                     number.requires_grad_(True)
                 value = found()
-                gradients = torch.autograd.grad(value.sum(), list(numbers.values()))
+                gradients = torch.autograd.grad(
+                    value.sum(), list(numbers.values()), allow_unused=True, materialize_grads=True
+                )
             best = larger(best, value.detach())
             for (k, number), gradient in zip(numbers.items(), gradients, strict=True):
                 moved = number.detach() + adam[k].step(gradient, step)
@@ -278,8 +300,13 @@ class Propagation:
         return larger(best, found())
 
 
-def mixed(family: Sequence[Lines], number: Tensor) -> Lines:
-    """Lines between neighbors of a family, `[b, s, ...]`: of number 1.5 half of 1 and half of 2."""
+def mixed(family: Sequence[Any], number: Tensor) -> Any:
+    """Lines or planes between neighbors of a family: of number 1.5 half of 1 and half of 2.
+
+    Args:
+        family: lines `[b, ...]` each.
+        number: `[b, s, ...]`.
+    """
     if len(family) == 2:
         share = number
         pairs = list(zip(family[0], family[1], strict=True))
@@ -294,7 +321,7 @@ def mixed(family: Sequence[Lines], number: Tensor) -> Lines:
             pairs.append(
                 tuple(_picked(every, index + k).transpose(0, 1) for k in (0, 1))  # type: ignore[arg-type]
             )
-    return Lines(*(_between(a, b, share) for a, b in pairs))
+    return type(family[0])(*(_between(a, b, share) for a, b in pairs))
 
 
 def _picked(members: Tensor, index: Tensor) -> Tensor:
@@ -316,7 +343,8 @@ def larger(a: Tensor, b: Tensor) -> Tensor:
 class _Adam:
     """Adam's steps for one tensor, upwards; torch's own takes seconds to import."""
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, rate: float) -> None:
+        self.rate = rate * _RATE
         self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
 
     def step(self, gradient: Tensor, k: int) -> Tensor:
@@ -325,7 +353,7 @@ class _Adam:
         self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         mean = self.mean / (1 - first ** (k + 1))
         size = (self.square / (1 - second ** (k + 1))).sqrt_().add_(1e-12)
-        return _RATE * _DECAY**k * mean / size
+        return self.rate * _DECAY**k * mean / size
 
 
 def meet(a: Box, b: Box) -> Box:

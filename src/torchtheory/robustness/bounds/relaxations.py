@@ -10,9 +10,9 @@ $\max(x,0)$ with $l<0<u$ the slopes are $s_l=1$ if $u>-l$ and 0 otherwise, and $
 |---|---|
 | one kink at 0 (ReLU, leaky, absolute value) | exact |
 | clamp, hard tanh | exact |
-| softplus | tangent at the midpoint, chord |
+| softplus, exponential, logarithm, roots, powers | tangent at the midpoint, chord |
 | tanh, sigmoid | tangents through the ends, by bisection and Newton's method |
-| any with $\lvert\varrho''\rvert\le M$ (GELU, SiLU, ...) | from 33 samples, moved by $Mh^2/8$ for what lies between them |
+| any with $\lvert\varrho''\rvert\le M$ between kinks and jumps (GELU, SiLU, Hardswish, ...) | from 33 samples and both sides of each kink, moved by $Mh^2/8$ for what lies between them |
 
 The offset of a line is in each case the exact extreme of $\varrho(x)-sx$ (or a bound of it), so a
 slope that is off by rounding costs a little area and no soundness.
@@ -26,8 +26,8 @@ best one for a network can be searched for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +37,10 @@ from torch import Tensor
 _SAMPLES = 33
 
 #: Where lines of a family support the envelopes of an activation, as shares of the interval.
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_SHARES = tuple(k / 16 for k in range(17))
+
+#: Sampled functions of which all chords are looked at together.
+_TOGETHER = 4096
 
 
 class Box(NamedTuple):
@@ -169,28 +172,30 @@ def _is(value: float | Tensor, number: float) -> bool:
 
 
 class Clamped:
-    r"""$\min(\max(x,a),c)$, with both limits finite."""
+    r"""$\min(\max(x,a),c)$, with both limits finite: numbers, or tensors that broadcast."""
 
-    def __init__(self, low: float, high: float) -> None:
+    def __init__(self, low: float | Tensor, high: float | Tensor) -> None:
         self.low, self.high = low, high
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.clamp(self.low, self.high)
+        return _clamped(x, self.low, self.high)
 
     exact = False  # torch rounds the limits
 
     def image(self, box: Box) -> Box:
         return Box(self(box.lower), self(box.upper))
 
-    def lines(self, box: Box, share: float = 0.5) -> Lines:
-        slope, offset = _below_clamp(box, self.low, self.high, share)
+    def lines(self, box: Box, shares: tuple[float, float] = (0.5, 0.5)) -> Lines:
+        slope, offset = _below_clamp(box, self.low, self.high, shares[0])
         # what lies above is what lies below the function turned about the origin
         turned = Box(-box.upper, -box.lower)
-        above, over = _below_clamp(turned, -self.high, -self.low, 1 - share)
+        above, over = _below_clamp(turned, -self.high, -self.low, shares[1])
         return Lines(slope, offset, above, -over)
 
     def family(self, box: Box) -> tuple[list[Lines], Tensor]:
-        return _family(self.lines, box)
+        """Level lines and rising ones."""
+        members = [self.lines(box, (0.0, 0.0)), self.lines(box, (1.0, 1.0))]
+        return members, torch.full_like(box.lower, 0.5)
 
     def terms(self, box: Box) -> float:
         return 0.0
@@ -208,13 +213,19 @@ def _place(box: Box, share: float) -> Tensor:
     return (1 - share) * box.lower + share * box.upper
 
 
-def _below_clamp(box: Box, low: float, high: float, share: float) -> tuple[Tensor, Tensor]:
+def _clamped(x: Tensor, low: Any, high: Any) -> Tensor:
+    made: Tensor = torch.clamp(x, low, high)
+    return made
+
+
+def _below_clamp(box: Box, low: Any, high: Any, share: float) -> tuple[Tensor, Tensor]:
     lower, upper = box
     middle = _place(box, share)
-    top = upper.clamp(low, high)
+    top = _clamped(upper, low, high)
     start = torch.clamp_min(lower, low)  # where the envelope leaves the level `low`
     width = upper - start
-    rising = torch.where(width > 0, (top - start.clamp_max(high)) / width.clamp_min(1e-300), 0.0)
+    level = torch.clamp_max(start, high)
+    rising = torch.where(width > 0, (top - level) / width.clamp_min(1e-300), 0.0)
     flat = middle <= low
     slope = torch.where(flat, 0.0, rising)
     return slope, torch.where(flat, low, top - rising * upper)
@@ -275,24 +286,29 @@ class Sigmoidal:
         return abs(self.shift) + self.scale
 
     def family(self, box: Box) -> tuple[list[Lines], Tensor]:
-        return _family(self.lines, box)
+        return self._lines(box, _SHARES), torch.full_like(box.lower, len(_SHARES) // 2)
 
-    def lines(self, box: Box, share: float = 0.5) -> Lines:
+    def lines(self, box: Box) -> Lines:
+        return self._lines(box, (0.5,))[0]
+
+    def _lines(self, box: Box, shares: Sequence[float]) -> list[Lines]:
         lower, upper = self.rate * box.lower, self.rate * box.upper
-        slope, offset = _below_tanh(lower, upper, share)
-        above, over = _below_tanh(-upper, -lower, 1 - share)
+        below = _below_tanh(lower, upper, shares)
+        above = _below_tanh(-upper, -lower, [1 - share for share in shares])
         k = self.scale * self.rate
-        return Lines(
-            k * slope,
-            self.shift + self.scale * offset,
-            k * above,
-            self.shift - self.scale * over,
-        )
+        return [
+            Lines(
+                k * slope, self.shift + self.scale * offset,
+                k * turned, self.shift - self.scale * over,
+            )
+            for (slope, offset), (turned, over) in zip(below, above, strict=True)
+        ]  # fmt: skip
 
 
-def _below_tanh(lower: Tensor, upper: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """The line below tanh that supports its convex envelope at a share of the interval."""
-    middle = _place(Box(lower, upper), share)
+def _below_tanh(
+    lower: Tensor, upper: Tensor, shares: Sequence[float]
+) -> list[tuple[Tensor, Tensor]]:
+    """Lines below tanh that support its convex envelope at shares of the interval."""
     top = torch.tanh(upper)
     # on the convex side, where does a tangent meet the upper end? It lies above the graph there
     # to the right of that point, and below it to the left
@@ -309,42 +325,166 @@ def _below_tanh(lower: Tensor, upper: Tensor, share: float) -> tuple[Tensor, Ten
         point = torch.where(inside & (k >= 6), newton, (low + high) / 2)
     touching = 1 - torch.tanh(point).square()
     width = upper - lower
-    across = (top - torch.tanh(lower)) / torch.where(width > 0, width, 1.0)
-    at_middle = 1 - torch.tanh(middle).square()
+    bottom = torch.tanh(lower)
+    across = (top - bottom) / torch.where(width > 0, width, 1.0)
     # the envelope is the chord if a tangent at the lower end is steeper than it
-    steep = (1 - torch.tanh(lower).square()) >= across
-    mixed = torch.where(middle <= point, at_middle, touching)
-    slope = torch.where(upper <= 0, at_middle, torch.where((lower >= 0) | steep, across, mixed))
-    root = torch.sqrt((1 - slope).clamp(0.0, 1.0))
-    # of tanh(x) - s x: its only minimum inside is on the convex side
-    inside = -torch.atanh(root.clamp_max(1 - 1e-7 if root.dtype == torch.float32 else 1 - 1e-16))
-    inside = torch.minimum(torch.maximum(inside, lower), upper)
-    offset = torch.minimum(torch.tanh(inside) - slope * inside, top - slope * upper)
-    return slope, torch.minimum(offset, torch.tanh(lower) - slope * lower)
+    steep = (1 - bottom.square()) >= across
+    largest = 1 - 1e-7 if lower.dtype == torch.float32 else 1 - 1e-16
+    found = []
+    for share in shares:
+        middle = _place(Box(lower, upper), share)
+        at_middle = 1 - torch.tanh(middle).square()
+        mixed = torch.where(middle <= point, at_middle, touching)
+        slope = torch.where(upper <= 0, at_middle, torch.where((lower >= 0) | steep, across, mixed))
+        root = torch.sqrt((1 - slope).clamp(0.0, 1.0))
+        # of tanh(x) - s x: its only minimum inside is on the convex side
+        inside = -torch.atanh(root.clamp_max(largest))
+        inside = torch.minimum(torch.maximum(inside, lower), upper)
+        offset = torch.minimum(torch.tanh(inside) - slope * inside, top - slope * upper)
+        found.append((slope, torch.minimum(offset, bottom - slope * lower)))
+    return found
+
+
+class Curved:
+    r"""A convex or a concave function: a tangent on one side, the chord on the other.
+
+    Args:
+        function, slope: the function and its derivative.
+        convex: whether it is convex, and not concave.
+        rises: whether it increases; None if its minimum is at 0.
+        start: where the numbers begin that it is defined for.
+        reaches: whether it has a value there.
+    """
+
+    exact = False
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        slope: Callable[[Tensor], Tensor],
+        *,
+        convex: bool,
+        rises: bool | None = True,
+        start: float = -math.inf,
+        reaches: bool = True,
+    ) -> None:
+        self.function, self.slope, self.convex, self.rises = function, slope, convex, rises
+        self.start, self.reaches = start, reaches
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def _inside(self, box: Box) -> tuple[Box, Tensor]:
+        """The part of an interval on which there are values, and where there is none."""
+        if self.start == -math.inf:
+            return box, torch.zeros_like(box.lower, dtype=torch.bool)
+        outside = box.lower < self.start if self.reaches else box.lower <= self.start
+        # a number that is not smaller by itself may have become so by rounding
+        gone = box.upper < self.start if self.reaches else outside
+        return Box(*(v.clamp_min(self.start) for v in box)), gone
+
+    def image(self, box: Box) -> Box:
+        box, gone = self._inside(box)
+        a, b = self(box.lower), self(box.upper)
+        if self.rises is None:
+            inside = (box.lower < 0) & (box.upper > 0)
+            low = torch.where(inside, self(torch.zeros_like(a)), torch.minimum(a, b))
+            made = Box(low, torch.maximum(a, b))
+        else:
+            made = Box(a, b) if self.rises else Box(b, a)
+        return Box(
+            torch.where(gone, -math.inf, made.lower), torch.where(gone, math.inf, made.upper)
+        )
+
+    def terms(self, box: Box) -> Tensor:
+        return largest_entries(self.image(box))
+
+    def family(self, box: Box) -> tuple[list[Lines], Tensor]:
+        return _family(self.lines, box)
+
+    def lines(self, box: Box, share: float = 0.5) -> Lines:
+        box, gone = self._inside(box)
+        # at its ends a root is as steep as can be
+        point = _place(box, min(max(share, 0.02), 0.98))
+        point = torch.minimum(torch.maximum(point, box.lower), box.upper)
+        slope = torch.where(gone, math.nan, self.slope(point))
+        at = self(point) - slope * point
+        across = chord(self, box)
+        ends = [self(end) - across * end for end in box]
+        if self.convex:
+            return Lines(slope, at, across, torch.maximum(*ends))
+        return Lines(across, torch.minimum(*ends), slope, at)
+
+
+class Reciprocal:
+    r"""$1/x$ on either side of 0; nothing is known where an interval holds 0."""
+
+    exact = False
+
+    def __init__(self) -> None:
+        self.right = Curved(
+            torch.reciprocal, lambda x: -x.square().reciprocal(),
+            convex=True, rises=False, start=0.0, reaches=False,
+        )  # fmt: skip
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.reciprocal(x)
+
+    def _turned(self, box: Box) -> tuple[Tensor, Box]:
+        left = box.upper < 0
+        return left, Box(
+            torch.where(left, -box.upper, box.lower), torch.where(left, -box.lower, box.upper)
+        )
+
+    def image(self, box: Box) -> Box:
+        left, turned = self._turned(box)
+        low, high = self.right.image(turned)
+        return Box(torch.where(left, -high, low), torch.where(left, -low, high))
+
+    def terms(self, box: Box) -> Tensor:
+        return largest_entries(self.image(box))
+
+    def family(self, box: Box) -> tuple[list[Lines], Tensor]:
+        return _family(self.lines, box)
+
+    def lines(self, box: Box, share: float = 0.5) -> Lines:
+        left, turned = self._turned(box)
+        below, under, above, over = self.right.lines(turned, share)
+        return Lines(
+            torch.where(left, above, below),
+            torch.where(left, -over, under),
+            torch.where(left, below, above),
+            torch.where(left, -under, over),
+        )
 
 
 class Smooth:
-    r"""A function with $\lvert\varrho''\rvert\le M$, from samples of the interval.
+    r"""A function with $\lvert\varrho''\rvert\le M$ between kinks, from samples of the interval.
 
     Between two points at distance $h$ the function differs from its chord by at most $Mh^2/8$.
 
     Args:
         function: the function.
-        curvature: $M$.
+        curvature: $M$, a number or a function of the interval.
         lowest: where its only minimum is, if it falls and then rises.
         increasing: whether it never falls.
+        kinks: places where its derivative jumps, numbers or tensors that broadcast.
+        jumps: places where it jumps itself, with its values to the left and to the right.
     """
 
     def __init__(
         self,
         function: Callable[[Tensor], Tensor],
-        curvature: float,
+        curvature: float | Callable[[Box], Tensor],
         *,
         lowest: float | None = None,
         increasing: bool = False,
+        kinks: Sequence[float | Tensor] = (),
+        jumps: Sequence[tuple[Any, Any, Any]] = (),
     ) -> None:
         self.function, self.curvature = function, curvature
         self.lowest, self.increasing = lowest, increasing
+        self.kinks, self.jumps = tuple(kinks), tuple(jumps)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.function(x)
@@ -356,7 +496,7 @@ class Smooth:
         if self.lowest is not None:
             # its place is known to some digits, and the function is flat there
             at = torch.clamp(torch.full_like(a, self.lowest), box.lower, box.upper)
-            return Box(self(at) - 1e-12 * self.curvature, torch.maximum(a, b))
+            return Box(self(at) - 1e-12, torch.maximum(a, b))
         _, values, slack = self._sampled(box)
         return Box(values.amin(-1) - slack, values.amax(-1) + slack)
 
@@ -367,16 +507,26 @@ class Smooth:
         return largest_entries(box)
 
     def family(self, box: Box) -> tuple[list[Lines], Tensor]:
-        return _family(self.lines, box)
+        return self._lines(box, _SHARES), torch.full_like(box.lower, len(_SHARES) // 2)
 
-    def lines(self, box: Box, share: float = 0.5) -> Lines:
+    def lines(self, box: Box) -> Lines:
+        return self._lines(box, (0.5,))[0]
+
+    def _lines(self, box: Box, shares: Sequence[float]) -> list[Lines]:
         points, values, slack = self._sampled(box)
-        middle = _place(box, share)
-        slope = _supporting(points, values, middle, share < 0.5)
-        above = -_supporting(points, -values, middle, share < 0.5)
-        rest = (values - slope[..., None] * points).amin(-1)
-        over = (values - above[..., None] * points).amax(-1)
-        return Lines(slope, rest - slack, above, over + slack)
+        below, above = minorant_slopes(points, values), -minorant_slopes(points, -values)
+        step = (box.upper - box.lower) / (_SAMPLES - 1)
+        found = []
+        for share in shares:
+            # beside a sample, so that rounding does not say on which side of it
+            middle = _place(box, share) + (0.25 if share < 0.5 else -0.25) * step
+            gap = (points <= middle[..., None]).sum(-1, keepdim=True) - 1
+            gap = gap.clamp(0, below.shape[-1] - 1)
+            low, high = (slopes.gather(-1, gap) for slopes in (below, above))
+            rest = (values - low * points).amin(-1)
+            over = (values - high * points).amax(-1)
+            found.append(Lines(low[..., 0], rest - slack, high[..., 0], over + slack))
+        return found
 
     def _sampled(self, box: Box) -> tuple[Tensor, Tensor, Tensor]:
         share = torch.linspace(0, 1, _SAMPLES, dtype=box.lower.dtype, device=box.lower.device)
@@ -384,22 +534,47 @@ class Smooth:
         points = box.lower[..., None] + width[..., None] * share
         points[..., -1] = box.upper  # and not what rounding leaves of it
         apart = width / (_SAMPLES - 1) + 4 * torch.finfo(width.dtype).eps * largest_entries(box)
-        return points, self.function(points), self.curvature * apart.square() / 8
+        bend = self.curvature(box) if callable(self.curvature) else self.curvature
+        values = self.function(points)
+        if self.kinks or self.jumps:
+            points, values = self._with_sides(box, points, values)
+        return points, values, bend * apart.square() / 8
+
+    def _with_sides(self, box: Box, points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples with the places where it is not smooth, in order; those outside are ends."""
+        more, made = [points], [values]
+        sides = [(p, None) for p in self.kinks] + [(p, v) for p, *both in self.jumps for v in both]
+        for place, value in sides:
+            given = torch.as_tensor(place, dtype=points.dtype, device=points.device)
+            at = torch.minimum(torch.maximum(given, box.lower), box.upper)
+            own = self.function(at)
+            if value is not None:
+                side = torch.as_tensor(value, dtype=points.dtype, device=points.device)
+                own = torch.where((box.lower <= given) & (given <= box.upper), side, own)
+            more.append(at[..., None])
+            made.append(own[..., None])
+        ordered, order = torch.cat(more, -1).sort(dim=-1, stable=True)
+        return ordered, torch.cat(made, -1).gather(-1, order)
 
 
-def _supporting(points: Tensor, values: Tensor, middle: Tensor, steepest: bool) -> Tensor:
-    """Slope of the line below sampled values that is highest at a point, by bisection.
+def minorant_slopes(points: Tensor, values: Tensor) -> Tensor:
+    r"""Slopes of the largest convex function below sampled values, between neighbors.
 
-    Args:
-        steepest: which one where there are several, as at an end of the interval.
+    Between the samples $j$ and $j+1$ it is $\max_{i\le j}\min_{k>j}\frac{v_k-v_i}{x_k-x_i}$.
+
+    >>> x = torch.tensor([0.0, 1.0, 2.0, 3.0])
+    >>> minorant_slopes(x, torch.tensor([0.0, 5.0, 2.0, 9.0]))
+    tensor([1., 1., 7.])
     """
-    steps = points.diff(dim=-1)
-    slopes = values.diff(dim=-1) / torch.where(steps > 0, steps, 1.0)
-    low, high = slopes.amin(-1), slopes.amax(-1)
-    for _ in range(30):
-        slope = (low + high) / 2
-        lowest = (values - slope[..., None] * points).argmin(-1, keepdim=True)
-        touching = points.gather(-1, lowest)[..., 0]
-        left = touching <= middle if steepest else touching < middle
-        low, high = torch.where(left, slope, low), torch.where(left, high, slope)
-    return (low + high) / 2
+    m = points.shape[-1]
+    later = torch.ones(m, m, dtype=torch.bool, device=points.device).triu(1)
+    found = []
+    both = (torch.split(given.reshape(-1, m), _TOGETHER) for given in (points, values))
+    for x, v in zip(*both, strict=True):
+        run = x[:, None, :] - x[:, :, None]
+        chords = (v[:, None, :] - v[:, :, None]) / torch.where(run > 0, run, 1.0)
+        chords = torch.where(run > 0, chords, 0.0)
+        least = torch.where(later, chords, math.inf).flip(-1).cummin(-1)[0].flip(-1)[..., 1:]
+        earlier = later.mT.logical_not()[:, :-1]
+        found.append(torch.where(earlier, least, -math.inf).amax(-2))
+    return torch.cat(found).reshape(*points.shape[:-1], m - 1)

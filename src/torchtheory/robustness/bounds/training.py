@@ -22,12 +22,12 @@ from torchtheory.core.checks import (
     positive_number,
 )
 from torchtheory.core.errors import InvalidInput, UnsupportedModel
-from torchtheory.models.untouched import copied
 from torchtheory.robustness.bounds.balls import Ball, Limits
 from torchtheory.robustness.bounds.output_bounds import check_labels
 from torchtheory.robustness.bounds.propagation import Propagation
 from torchtheory.robustness.bounds.relaxations import Box
-from torchtheory.robustness.bounds.tracing import trace
+from torchtheory.robustness.bounds.tracing import graph_of, recorded, refuse_mixed_samples
+from torchtheory.tracing.network import Network
 
 
 def interval_bounds(
@@ -36,14 +36,14 @@ def interval_bounds(
     radius: float,
     *,
     box: Limits | None = None,
-    own: nn.Module | None = None,
+    network: Network | None = None,
 ) -> Box:
     """Interval bounds of the outputs `[b, ...]` that carry gradients to the model's parameters.
 
     Args:
         model: the network, whose parameters are used as they are.
         x, radius, box: the ball in the norm of largest entries, as in `output_bounds`.
-        own: a copy of the model to trace, where the caller keeps one.
+        network: the model as `tracing.recorded` gave it, where the caller keeps it.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> interval_bounds(net, torch.zeros(5, 3), 0.1).upper.sum().backward()
@@ -52,13 +52,15 @@ def interval_bounds(
     """
     module_with_values(model)
     as_batch(x)
-    parameters = dict(model.named_parameters())
-    buffers = {k: b.clone() for k, b in model.named_buffers()}  # the model may write to them
-    graph = trace(
-        model, x[0], parameters={**buffers, **parameters},
-        own=copied(model) if own is None else own,
-    )  # fmt: skip
-    return Propagation(graph, Ball(x, nonnegative_number(radius, "radius"), "inf", box)).intervals()
+    if network is None:
+        network = recorded(model, x)
+        refuse_mixed_samples(network, x)
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    named = {**network.parameters, **network.buffers}
+    graph = graph_of(network, x, tensors={v: own[k] for k, v in named.items()})
+    ball = Ball(graph.centers(x), nonnegative_number(radius, "radius"), "inf", box)
+    found = Propagation(graph, ball).intervals()
+    return Box(*(graph.rows(end, graph.outputs) for end in found))
 
 
 def worst_logits(box: Box, labels: Tensor) -> Tensor:
@@ -110,7 +112,7 @@ class IntervalTraining(nn.Module):
         self.radius = positive_number(radius, "radius")
         self.weight = closed_fraction(weight, "weight")
         self.box, self.warm_up, self.steps = box, warm_up, 0
-        self._tracer = [copied(model).requires_grad_(False)]  # in a list: no part of the model
+        self._network: Network | None = None
         self._bounds: Box | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,8 +122,11 @@ class IntervalTraining(nn.Module):
             if outputs.ndim != 2 or outputs.shape[1] < 2:
                 raise UnsupportedModel("interval training is for one output per class")
             share = min(1.0, (self.steps + 1) / self.warm_up) if self.warm_up else 1.0
+            if self._network is None:
+                self._network = recorded(self.model, x)
+                refuse_mixed_samples(self._network, x)
             self._bounds = interval_bounds(
-                self.model, x, share * self.radius, box=self.box, own=self._tracer[0]
+                self.model, x, share * self.radius, box=self.box, network=self._network
             )
             self.steps += 1
         return outputs

@@ -105,9 +105,9 @@ def minimal_perturbation(
         raise InvalidInput("a mixed-integer linear program cannot hold the norm '2': use 'cells'")
     given = as_batch(x[None], "x").double()
     own = copied(model).double().requires_grad_(False)
-    graph = trace(model, given[0], own=own)
+    graph = trace(own, given)
     shape = graph.vertices[graph.output].shape
-    rows = class_rows(torch.tensor([y]), shape)[0].double()
+    rows = class_rows(torch.tensor([y]), graph.outputs)[0].double()
     network = PiecewiseAffine(graph)
     limits = None
     if box is not None:
@@ -116,7 +116,8 @@ def minimal_perturbation(
             for v in box
         )
         limits = (low, high)
-    Ball(given, 0.0, named, box)  # refuses a sample outside of the box
+    center = graph.centers(given)
+    Ball(center, 0.0, named, box)  # refuses a sample outside of the box
     with torch.no_grad():
         margins = (rows @ own.eval()(given).reshape(-1)).numpy()
     targets = [k for k in range(len(rows) + 1) if k != y]
@@ -130,7 +131,7 @@ def minimal_perturbation(
     reach = _first_reach(network, given, rows, named)
     for _ in range(_DOUBLINGS):
         reach = min(reach, largest)
-        run = Propagation(graph, Ball(given, reach, named, box))
+        run = Propagation(graph, Ball(center, reach, named, box))
         with torch.no_grad():
             run.relax()
             certain = (run.least(rows.reshape(1, len(rows), *shape), graph.output) > 0)[0]

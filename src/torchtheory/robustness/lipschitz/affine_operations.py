@@ -21,15 +21,6 @@ from torchtheory.robustness.lipschitz.watched_pass import (
 )
 
 
-def function_of(name: str) -> Callable[..., Any]:
-    """The torch function of a name, wherever it lives."""
-    for home in (F, torch, Tensor):
-        found = getattr(home, name, None)
-        if found is not None:
-            return found  # type: ignore[no-any-return]
-    raise AttributeError(name)
-
-
 def _constants(watch: Pass, thing: Any) -> Any:
     """Arguments with their signals left in place and every constant in double precision."""
     if isinstance(thing, Tensor):
@@ -53,10 +44,11 @@ def _filled(thing: Any, values: Callable[[Signal], Tensor]) -> Any:
     return thing
 
 
-def value_of(watch: Pass, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """The operation of a name at the centers, constants in double precision."""
+def value_of(watch: Pass) -> Any:
+    """What the operation that is followed makes at the centers, in double precision."""
+    function, args, options = watch.now
     given, named = _filled(_constants(watch, (tuple(args), options)), lambda s: s.value)
-    return function_of(name)(*given, **named)
+    return function(*given, **named)
 
 
 def affine(
@@ -105,7 +97,15 @@ def _affine_of_several(
     return Signal(watch, node, (Step("affine", action),), value)
 
 
-def item(watch: Pass, signal: Signal, index: Any) -> Any:
+def widened(watch: Pass, signal: Signal, shape: Any) -> Any:
+    """A signal repeated along dimensions, as where it meets a larger one."""
+    if signal.shape == shape:
+        return signal
+    return affine(watch, Tensor.expand, "affine", (signal, tuple(shape)), {})
+
+
+def item(watch: Pass, input: Any, index: Any) -> Any:
+    signal = input
     places = index if isinstance(index, tuple) else (index,)
     if any(True for _ in signals_in(index)):
         raise watch.refuse("the network picks entries by the numbers of its input")
@@ -119,7 +119,8 @@ def item(watch: Pass, signal: Signal, index: Any) -> Any:
     return signal.then(Step(kind, lambda v: v[index]), signal.value[index])
 
 
-def linear(watch: Pass, x: Any, weight: Any, bias: Any = None) -> Any:
+def linear(watch: Pass, input: Any, weight: Any, bias: Any = None) -> Any:
+    x = input
     if not isinstance(x, Signal) or isinstance(weight, Signal) or isinstance(bias, Signal):
         return NotImplemented
     matrix, shift = watch.double(weight), None if bias is None else watch.double(bias)
@@ -129,7 +130,7 @@ def linear(watch: Pass, x: Any, weight: Any, bias: Any = None) -> Any:
 
 def convolution(
     watch: Pass,
-    x: Any,
+    input: Any,
     weight: Any,
     bias: Any = None,
     stride: Any = 1,
@@ -138,6 +139,7 @@ def convolution(
     groups: int = 1,
 ) -> Any:
     """One step of known norm, with the padding before it where that is a step of its own."""
+    x = input
     if not _is_convolution(x, weight, bias):
         return NotImplemented
     kernels, shift = watch.double(weight), None if bias is None else watch.double(bias)
@@ -168,7 +170,7 @@ def convolution(
 
 def transposed_convolution(
     watch: Pass,
-    x: Any,
+    input: Any,
     weight: Any,
     bias: Any = None,
     stride: Any = 1,
@@ -177,6 +179,7 @@ def transposed_convolution(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Any:
+    x = input
     if not _is_convolution(x, weight, bias):
         return NotImplemented
     kernels, shift = watch.double(weight), None if bias is None else watch.double(bias)
@@ -192,7 +195,8 @@ def transposed_convolution(
     return x.then(Step("affine", action, convolution=found), action(x.value))
 
 
-def pad(watch: Pass, x: Any, around: Any, mode: str = "constant", value: Any = None) -> Any:
+def padded(watch: Pass, input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    x, around = input, pad
     if not isinstance(x, Signal):
         return NotImplemented
 
@@ -223,7 +227,7 @@ def _composed(
 
 def batch_norm(
     watch: Pass,
-    x: Any,
+    input: Any,
     running_mean: Tensor | None,
     running_var: Tensor | None,
     weight: Tensor | None = None,
@@ -233,6 +237,7 @@ def batch_norm(
     eps: float = 1e-5,
     **_: Any,
 ) -> Any:
+    x = input
     if training or running_mean is None or running_var is None:
         raise watch.refuse(
             "a normalization by the statistics of the batch, so that an output is no function of "
@@ -256,7 +261,8 @@ def batch_norm(
     return x.then(Step("affine", action), action(x.value))
 
 
-def divide(watch: Pass, a: Any, b: Any, **options: Any) -> Any:
+def divide(watch: Pass, input: Any, other: Any, **options: Any) -> Any:
+    a, b = input, other
     if isinstance(b, Signal) or options.get("rounding_mode"):
         raise watch.refuse("the network divides by a number that depends on its input")
     divisor = watch.double(b) if isinstance(b, Tensor) else b
@@ -264,7 +270,8 @@ def divide(watch: Pass, a: Any, b: Any, **options: Any) -> Any:
     return a.then(step, step.action(a.value))
 
 
-def masked_fill(watch: Pass, x: Any, mask: Tensor, value: Any) -> Any:
+def masked_fill(watch: Pass, input: Any, mask: Tensor, value: Any) -> Any:
+    x = input
     if any(True for _ in signals_in((mask, value))):
         raise watch.refuse("the network masks entries by the numbers of its input")
     # what is put in moves nothing, and may be infinite
@@ -277,18 +284,20 @@ def _several(a: Any, b: Any) -> bool:
     return isinstance(a, Signal) and isinstance(b, Signal) and a.node is not b.node
 
 
-def add(watch: Pass, a: Any, b: Any, *, alpha: float = 1, sign: int = 1, **_: Any) -> Any:
+def add(watch: Pass, input: Any, other: Any, *, alpha: float = 1, sign: int = 1, **_: Any) -> Any:
+    a, b = input, other
     if alpha != 1:
-        b = b * alpha
+        signal = isinstance(b, Signal)
+        b = affine(watch, torch.mul, "affine", (b, alpha), {}) if signal else b * alpha
     if isinstance(a, Signal) and isinstance(b, Tensor):  # such as a mask with infinite entries
         shape = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
-        wide = a if a.shape == shape else a.expand(shape)
+        wide = widened(watch, a, shape)
         shift = watch.double(b)
         value = a.value + shift if sign == 1 else a.value - shift
         return wide.then(Step("shifts", lambda v: v), value)
     if not _several(a, b):
         return affine(watch, torch.add if sign == 1 else torch.sub, "affine", (a, b), {})
-    a, b = broadcast(a, b)
+    a, b = broadcast(watch, a, b)
     center = a.value + b.value if sign == 1 else a.value - b.value
 
     def rule(one: Extent, two: Extent) -> Extent:
@@ -297,26 +306,44 @@ def add(watch: Pass, a: Any, b: Any, *, alpha: float = 1, sign: int = 1, **_: An
     return watch.node(center, (a, b), rule)
 
 
-def subtract(watch: Pass, a: Any, b: Any, **options: Any) -> Any:
-    return add(watch, a, b, sign=-1, **options)
+def subtract(watch: Pass, input: Any, other: Any, **options: Any) -> Any:
+    return add(watch, input, other, sign=-1, **options)
 
 
-def broadcast(a: Signal, b: Signal) -> tuple[Any, Any]:
+def broadcast(watch: Pass, a: Signal, b: Signal) -> tuple[Any, Any]:
     shape = torch.broadcast_shapes(a.shape, b.shape)  # type: ignore[no-untyped-call]
-    wide = [s if s.shape == shape else s.expand(shape) for s in (a, b)]
-    return wide[0], wide[1]
+    return widened(watch, a, shape), widened(watch, b, shape)
 
 
-def join(watch: Pass, tensors: Sequence[Any], dim: int = 0, *, stack: bool = False) -> Any:
+def join(
+    watch: Pass, tensors: Sequence[Any], dim: int = 0, *, stack: bool = False, **_: Any
+) -> Any:
     among = [t for t in tensors if isinstance(t, Signal)]
     function = torch.stack if stack else torch.cat
     if len({id(t.node) for t in among}) == 1:
         return affine(watch, function, "affine", (list(tensors), dim), {})
-    center = value_of(watch, function.__name__, (list(tensors), dim), {})
+    given = _filled(_constants(watch, list(tensors)), lambda s: s.value)
+    center = function(given, dim)
     made = watch.node(center, among, joined)
     if stack and len(among) == len(tensors):
         made.node.parts = (dim % center.ndim, list(tensors))
     return made
+
+
+def put_together(watch: Pass, **given: Any) -> Any:
+    """Entries of several values, each at places that do not depend on the input."""
+    function, args, options = watch.now
+    decides = [given[k] for k in ("condition", "index", "mask", "indices") if k in given]
+    if any(True for _ in signals_in(decides)):
+        raise watch.refuse("the network chooses entries by the numbers of its input")
+    among = list(signals_in((args, options)))
+    if len({id(s.node) for s in among}) == 1:
+        return affine(watch, function, "affine", args, options)
+    center = value_of(watch)
+    wide = [
+        s if s.shape[:1] == center.shape[:1] else widened(watch, s, center.shape) for s in among
+    ]
+    return watch.node(center, wide, joined)
 
 
 def joined(*extents: Extent) -> Extent:

@@ -10,11 +10,8 @@ of layer normalization, the bound is one for a ball of inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,27 +23,12 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.linalg.singular_values import FAILURE
-from torchtheory.models.model import (
-    PureFunction,
-    evaluating,
-    global_randomness_kept,
-    main_output,
-    parts_of,
-)
-from torchtheory.models.untouched import copied
-from torchtheory.robustness.lipschitz.composed_layers import COMPOSED
-from torchtheory.robustness.lipschitz.entrywise_operations import slope_bounded
-from torchtheory.robustness.lipschitz.operations import apply
-from torchtheory.robustness.lipschitz.pointwise import SLOPES, pointwise_constant
-from torchtheory.robustness.lipschitz.watched_pass import (
-    Node,
-    Pass,
-    Signal,
-    matrix_of,
-    placed,
-    times,
-)
-from torchtheory.tracing.chain import has_own_forward
+from torchtheory.models.model import PureFunction, main_output, parts_of
+from torchtheory.robustness.lipschitz.operations import rules_of
+from torchtheory.robustness.lipschitz.watched_pass import Node, Pass, Signal, matrix_of, times
+from torchtheory.tracing.interpret import interpret
+from torchtheory.tracing.network import Network
+from torchtheory.tracing.recorder import record
 
 
 @dataclass(frozen=True)
@@ -180,21 +162,22 @@ def bounds_about(
     all_finite(centers, "the centers")
     if centers.ndim < 1 or not len(centers):
         raise ShapeMismatch("centers must have one row for each input")
-    like = PureFunction(model).reference()
-    own = copied(model).double().requires_grad_(False)
-    centers = centers.detach().to(device=like.device, dtype=torch.float64)
-    with torch.no_grad(), evaluating(own), global_randomness_kept():
-        before = torch.get_rng_state()
-        first = _run(own, centers[:1], None, output)
-        if not torch.equal(before, torch.get_rng_state()):
-            raise UnsupportedModel("the network draws random numbers, so it is no one function")
+    function = PureFunction(model)
+    like = function.reference()
+    own = centers[:1].detach().to(like if like.numel() else centers)
+    network = record(function, own).in_precision(torch.float64)
+    centers = centers.detach().to(device=own.device, dtype=torch.float64)
+    if network.random:
+        raise UnsupportedModel("the network draws random numbers, so it is no one function")
+    with torch.no_grad():
+        first = _run(network, centers[:1], None, output)
         watch = first[0]
         passes = [first]
         rest = centers[1:]
         while len(rest):
             # one input at a time where the network moves the dimension of samples about
             part = rest[: 1 if watch.mixed else chunk]
-            more = _run(own, part, watch.norms, output)
+            more = _run(network, part, watch.norms, output)
             if more[0].mixed and len(part) > 1:
                 watch.mixed = True
                 continue
@@ -204,15 +187,13 @@ def bounds_about(
 
 
 def _run(
-    model: nn.Module, centers: Tensor, norms: list[float] | None, output: int | str | None
+    network: Network, centers: Tensor, norms: list[float] | None, output: int | str | None
 ) -> tuple[Pass, Signal]:
-    watch = Pass(known=None if norms is None else iter(norms), centers=len(centers), apply=apply)
+    watch = Pass(known=None if norms is None else iter(norms), centers=len(centers))
     start = Node(centers, ())
     watch.nodes.append(start)
-    with _watched(model, watch):
-        made = model(Signal(watch, start, (), centers))
+    made = interpret(network, rules_of(watch), [Signal(watch, start, (), centers)], len(centers))
     result = signal_of(made, output)
-    result.current()
     assert result.factor >= 0  # asked for now: another pass takes the norms in this order
     return watch, result
 
@@ -237,42 +218,3 @@ def main_output_of(made: object) -> int | str | None:
     if isinstance(made, tuple | list):
         return main_output(tuple(stand_ins.values()))
     return main_output(stand_ins)
-
-
-@contextmanager
-def _watched(model: nn.Module, watch: Pass) -> Iterator[None]:
-    """Layers with a rule of their own follow it, and the pass knows where it is."""
-    replaced = []
-    for module in model.modules():
-        rule = _layer_rule(module, watch)
-        if rule is not None and "forward" not in vars(module):
-            module.forward = rule
-            replaced.append(module)
-    try:
-        with placed(model, watch):
-            yield
-    finally:
-        for module in replaced:
-            del module.forward
-
-
-def _layer_rule(module: nn.Module, watch: Pass) -> Callable[..., Any] | None:
-    if not has_own_forward(module):
-        return None
-    composed = COMPOSED.get(type(module))
-    if composed is not None:
-        return partial(composed, module)
-    if type(module) in SLOPES and type(module) is not nn.Softmax:
-        plain = type(module).forward
-        name = type(module).__name__.lower()
-
-        def rule(x: Any) -> Any:
-            if not isinstance(x, Signal):
-                return plain(module, x)
-            made = slope_bounded(
-                watch, x.current(), plain(module, x.value.clone()), pointwise_constant(module), name
-            )
-            return x.become(made) if getattr(module, "inplace", False) else made
-
-        return rule
-    return None

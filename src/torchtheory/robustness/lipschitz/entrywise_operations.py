@@ -10,17 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.robustness.lipschitz.affine_operations import value_of
+from torchtheory.robustness.lipschitz.pointwise import pointwise_constant
 from torchtheory.robustness.lipschitz.watched_pass import Extent, Pass, Signal, signals_in, times
 
 
-def pointwise(
-    watch: Pass, x: Any, constant: float, name: str, args: tuple[Any, ...], options: dict[str, Any]
-) -> Signal:
+def pointwise(watch: Pass, x: Any, constant: float, name: str) -> Signal:
     """A function of each entry whose slope is at most a constant."""
-    if not isinstance(x, Signal) or len(list(signals_in((args, options)))) > 1:
+    if not isinstance(x, Signal) or len(list(signals_in(watch.now[1:]))) > 1:
         raise watch.refuse(f"the network uses {name} with parameters that depend on its input")
-    value = value_of(watch, name, args, options)
-    return slope_bounded(watch, x, value, constant, name)
+    return slope_bounded(watch, x, value_of(watch), constant, name)
 
 
 def slope_bounded(watch: Pass, x: Signal, value: Tensor, constant: float, name: str) -> Signal:
@@ -41,33 +39,25 @@ def slope_bounded(watch: Pass, x: Signal, value: Tensor, constant: float, name: 
     return watch.node(value, (x,), rule)
 
 
-def _module(kind: type[nn.Module], *names: str) -> Callable[[Any, Any], nn.Module]:
+def _module(kind: type[nn.Module], *names: str) -> Callable[[dict[str, Any]], nn.Module]:
     """The layer of torch that a function with these arguments is."""
-
-    def build(args: tuple[Any, ...], options: dict[str, Any]) -> nn.Module:
-        given = dict(zip(names, args[1:], strict=False)) | {
-            k: v for k, v in options.items() if k in names
-        }
-        return kind(**given)
-
-    return build
+    return lambda given: kind(**{k: given[k] for k in names if k in given})
 
 
-def _prelu(args: tuple[Any, ...], options: dict[str, Any]) -> nn.Module:
-    weight = options.get("weight", args[-1])
+def _prelu(given: dict[str, Any]) -> nn.Module:
+    weight = given["weight"]
     made = nn.PReLU(weight.numel())
     made.weight = nn.Parameter(weight.detach().reshape(-1), requires_grad=False)
     return made
 
 
-ACTIVATIONS: dict[str, Callable[[Any, Any], nn.Module]] = {
+ACTIVATIONS: dict[str, Callable[[dict[str, Any]], nn.Module]] = {
     "relu": _module(nn.ReLU),
     "relu6": _module(nn.ReLU6),
     "hardtanh": _module(nn.Hardtanh, "min_val", "max_val"),
     "tanh": _module(nn.Tanh),
     "sigmoid": _module(nn.Sigmoid),
     "logsigmoid": _module(nn.LogSigmoid),
-    "log_sigmoid": _module(nn.LogSigmoid),
     "softplus": _module(nn.Softplus, "beta", "threshold"),
     "softsign": _module(nn.Softsign),
     "hardsigmoid": _module(nn.Hardsigmoid),
@@ -85,14 +75,27 @@ ACTIVATIONS: dict[str, Callable[[Any, Any], nn.Module]] = {
 }
 
 
-def steepness(constant: float, name: str) -> Callable[..., Any]:
-    def rule(watch: Pass, x: Any, *rest: Any, **options: Any) -> Any:
-        return pointwise(watch, x, constant, name, (x, *rest), options)
+def activation(name: str) -> Callable[..., Any]:
+    """The rule of an activation of torch."""
+
+    def rule(watch: Pass, input: Any, **options: Any) -> Any:
+        if any(True for _ in signals_in(options)):
+            raise watch.refuse(f"the network uses {name} with parameters that depend on its input")
+        constant = pointwise_constant(ACTIVATIONS[name](options))
+        return pointwise(watch, input, constant, name)
 
     return rule
 
 
-def square(watch: Pass, x: Any, **_: Any) -> Any:
+def steepness(constant: float, name: str) -> Callable[..., Any]:
+    def rule(watch: Pass, input: Any, **_: Any) -> Any:
+        return pointwise(watch, input, constant, name)
+
+    return rule
+
+
+def square(watch: Pass, input: Any, **_: Any) -> Any:
+    x = input
     value = x.value.square()
 
     def rule(one: Extent) -> Extent:
@@ -105,7 +108,8 @@ def square(watch: Pass, x: Any, **_: Any) -> Any:
     return watch.node(value, (x,), rule)
 
 
-def power(watch: Pass, x: Any, exponent: Any, **_: Any) -> Any:
+def power(watch: Pass, input: Any, exponent: Any, **_: Any) -> Any:
+    x = input
     if isinstance(x, Signal) and exponent == 2:
         return square(watch, x)
     if isinstance(x, Signal) and exponent == 1:

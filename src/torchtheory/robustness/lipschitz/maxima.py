@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from torchtheory.robustness.lipschitz.affine_operations import broadcast, joined, value_of
-from torchtheory.robustness.lipschitz.entrywise_operations import pointwise
-from torchtheory.robustness.lipschitz.watched_pass import Extent, Pass, Signal
+from torchtheory.robustness.lipschitz.affine_operations import (
+    broadcast,
+    joined,
+    value_of,
+    widened,
+)
+from torchtheory.robustness.lipschitz.watched_pass import Extent, Pass, Signal, Untold
 
 
 def windows_of_an_entry(kernel: int, stride: int, dilation: int = 1) -> int:
@@ -46,40 +49,34 @@ def _each(value: Any, dimensions: int) -> tuple[int, ...]:
 
 
 def max_pool(dimensions: int) -> Callable[..., Any]:
-    name = f"max_pool{dimensions}d"
-
     def rule(
-        watch: Pass,
-        x: Any,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
+        watch: Pass, input: Any, kernel_size: Any, stride: Any = None, dilation: Any = 1, **_: Any
     ) -> Any:
         stride = kernel_size if stride in (None, [], ()) else stride
         sizes = [_each(v, dimensions) for v in (kernel_size, stride, dilation)]
-        windows = math.prod(map(windows_of_an_entry, *sizes))
-        options = {"stride": stride, "padding": padding, "dilation": dilation}
-        value = value_of(watch, name, (x, kernel_size), {**options, "ceil_mode": ceil_mode})
-        return _largest_of(watch, x, value, windows)
+        return _pooled(watch, input, math.prod(map(windows_of_an_entry, *sizes)))
 
     return rule
 
 
 def adaptive_max_pool(dimensions: int) -> Callable[..., Any]:
-    def rule(watch: Pass, x: Any, output_size: Any, return_indices: bool = False) -> Any:
-        sizes = x.shape[-dimensions:]
+    def rule(watch: Pass, input: Any, output_size: Any, **_: Any) -> Any:
+        sizes = input.shape[-dimensions:]
         outputs = [
             size if given is None else given
             for size, given in zip(sizes, _each(output_size, dimensions), strict=True)
         ]
-        windows = math.prod(map(adaptive_windows, sizes, outputs))
-        value = value_of(watch, f"adaptive_max_pool{dimensions}d", (x, output_size), {})
-        return _largest_of(watch, x, value, windows)
+        return _pooled(watch, input, math.prod(map(adaptive_windows, sizes, outputs)))
 
     return rule
+
+
+def _pooled(watch: Pass, x: Signal, windows: int) -> Any:
+    """Maxima over windows; where they are depends on the input, and is not told."""
+    value = value_of(watch)
+    if isinstance(value, Tensor):
+        return _largest_of(watch, x, value, windows)
+    return _largest_of(watch, x, value[0], windows), Untold("where the maxima are")
 
 
 def _largest_of(watch: Pass, x: Signal, value: Tensor, windows: int) -> Signal:
@@ -97,47 +94,27 @@ def _largest_of(watch: Pass, x: Signal, value: Tensor, windows: int) -> Signal:
     return watch.node(value, (x,), rule)
 
 
-class Largest(NamedTuple):
-    """What `x.max(dim)` returns; where the maxima are depends on the input, and is not told."""
-
-    values: Signal
-    indices: None = None
-
-
 def extreme(name: str) -> Callable[..., Any]:
-    def rule(watch: Pass, x: Any, dim: Any = None, *rest: Any, **options: Any) -> Any:
-        if isinstance(dim, Signal):
-            return either(watch, "maximum" if "max" in name else "minimum", x, dim)
-        given = () if dim is None else (dim,)
-        value = value_of(watch, name, (x, *given, *rest), options)
-        if isinstance(value, Tensor):
-            if dim is None:
-                raise watch.refuse(f"the network takes {name} over the samples of a batch")
-            return _largest_of(watch, x, value, 1)
-        return Largest(_largest_of(watch, x, value[0], 1))
+    def rule(watch: Pass, input: Any, dim: Any = None, other: Any = None, **_: Any) -> Any:
+        if other is not None:
+            return either(watch, input, other)
+        if dim is None or dim in ([], ()):
+            raise watch.refuse(f"the network takes {name} over the samples of a batch")
+        return _pooled(watch, input, 1)
 
     return rule
 
 
-def either(watch: Pass, name: str, a: Any, b: Any) -> Any:
+def either(watch: Pass, input: Any, other: Any, **_: Any) -> Any:
     """The larger, or the smaller, of two values: entries of either, side by side."""
-    value = value_of(watch, name, (a, b), {})
+    a, b, value = input, other, value_of(watch)
     if not (isinstance(a, Signal) and isinstance(b, Signal)):
         one = a if isinstance(a, Signal) else b
-        if one.shape != value.shape:
-            one = one.expand(value.shape)
-        return _largest_of(watch, one, value, 1)
-    return watch.node(value, broadcast(a, b), joined)
+        return _largest_of(watch, widened(watch, one, value.shape), value, 1)
+    return watch.node(value, broadcast(watch, a, b), joined)
 
 
-def clamp(watch: Pass, x: Any, *limits: Any, **options: Any) -> Any:
-    return pointwise(watch, x, 1.0, "clamp", (x, *limits), options)
-
-
-def vector_norm(
-    watch: Pass, x: Any, p: Any = 2, dim: Any = None, *rest: Any, **options: Any
-) -> Any:
-    if p not in (2, 2.0, "fro") or dim is None:
+def vector_norm(watch: Pass, input: Any, dim: Any = None, **given: Any) -> Any:
+    if given.get("p", given.get("ord", 2)) not in (2, 2.0, "fro", None) or dim is None:
         return NotImplemented
-    value = torch.linalg.vector_norm(x.value, 2, dim, *rest, **options)
-    return _largest_of(watch, x, value, 1)
+    return _largest_of(watch, input, value_of(watch), 1)

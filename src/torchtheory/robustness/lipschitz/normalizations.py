@@ -14,7 +14,8 @@ from torchtheory.robustness.lipschitz.entrywise_operations import slope_bounded
 from torchtheory.robustness.lipschitz.watched_pass import Extent, Pass, Signal, times
 
 
-def softmax(watch: Pass, x: Any, dim: Any = None, *_: Any, **__: Any) -> Any:
+def softmax(watch: Pass, input: Any, dim: Any = None, **_: Any) -> Any:
+    x = input
     value = torch.softmax(x.value, dim)
     rows = value.numel() // (watch.centers * value.shape[dim])
 
@@ -26,11 +27,11 @@ def softmax(watch: Pass, x: Any, dim: Any = None, *_: Any, **__: Any) -> Any:
     return watch.node(value, (x,), rule)
 
 
-def log_softmax(watch: Pass, x: Any, dim: Any = None, *_: Any, **__: Any) -> Any:
+def log_softmax(watch: Pass, input: Any, dim: Any = None, **_: Any) -> Any:
     r"""Its Jacobian is $I - \mathbb 1p^\top$; the norm is convex in p, so largest at a corner."""
-    value = torch.log_softmax(x.value, dim)
+    value = torch.log_softmax(input.value, dim)
     constant = math.sqrt(value.shape[dim])
-    return slope_bounded(watch, x, value, constant, "log_softmax")
+    return slope_bounded(watch, input, value, constant, "log_softmax")
 
 
 def normalization(
@@ -84,14 +85,13 @@ def _steepest(watch: Pass, weight: Any) -> float:
 
 def layer_norm(
     watch: Pass,
-    x: Any,
+    input: Any,
     normalized_shape: Sequence[int],
     weight: Any = None,
-    bias: Any = None,
     eps: float = 1e-5,
-    *_: Any,
+    **_: Any,
 ) -> Any:
-    value = value_of(watch, "layer_norm", (x, normalized_shape, weight, bias, eps), {})
+    x, value = input, value_of(watch)
     d = math.prod(normalized_shape)
 
     def groups(v: Tensor) -> Tensor:
@@ -101,10 +101,15 @@ def layer_norm(
 
 
 def rms_norm(
-    watch: Pass, x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None
+    watch: Pass,
+    input: Any,
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    eps: Any = None,
+    **_: Any,
 ) -> Any:
     small = torch.finfo(torch.float32).eps if eps is None else eps
-    value = value_of(watch, "rms_norm", (x, normalized_shape, weight, small), {})
+    x, value = input, value_of(watch)
     d = math.prod(normalized_shape)
 
     def groups(v: Tensor) -> Tensor:
@@ -114,10 +119,9 @@ def rms_norm(
 
 
 def group_norm(
-    watch: Pass, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
-    *_: Any,
-) -> Any:  # fmt: skip
-    value = value_of(watch, "group_norm", (x, num_groups, weight, bias, eps), {})
+    watch: Pass, input: Any, num_groups: int, weight: Any = None, eps: float = 1e-5, **_: Any
+) -> Any:
+    x, value = input, value_of(watch)
 
     def groups(v: Tensor) -> Tensor:
         return v.reshape(watch.centers, -1, v[0].numel() // num_groups)
@@ -127,18 +131,19 @@ def group_norm(
 
 def instance_norm(
     watch: Pass,
-    x: Any,
+    input: Any,
     running_mean: Any = None,
     running_var: Any = None,
     weight: Any = None,
     bias: Any = None,
     use_input_stats: bool = True,
-    momentum: float = 0.1,
     eps: float = 1e-5,
+    **_: Any,
 ) -> Any:
+    x = input
     if not use_input_stats:
         return batch_norm(watch, x, running_mean, running_var, weight, bias, eps=eps)
-    value = value_of(watch, "instance_norm", (x,), {"weight": weight, "bias": bias, "eps": eps})
+    value = value_of(watch)
 
     def groups(v: Tensor) -> Tensor:
         return v.reshape(watch.centers, -1, v[0, 0].numel())

@@ -22,10 +22,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
-
-import torch
-import torch.nn.functional as F
 
 from torchtheory.robustness.lipschitz.affine_operations import (
     add,
@@ -33,25 +31,25 @@ from torchtheory.robustness.lipschitz.affine_operations import (
     batch_norm,
     convolution,
     divide,
-    function_of,
     item,
     join,
     linear,
     masked_fill,
-    pad,
+    padded,
+    put_together,
     subtract,
     transposed_convolution,
 )
+from torchtheory.robustness.lipschitz.composed_layers import recurrent, several_heads
 from torchtheory.robustness.lipschitz.entrywise_operations import (
     ACTIVATIONS,
-    pointwise,
+    activation,
     power,
     square,
     steepness,
 )
 from torchtheory.robustness.lipschitz.maxima import (
     adaptive_max_pool,
-    clamp,
     either,
     extreme,
     max_pool,
@@ -65,113 +63,76 @@ from torchtheory.robustness.lipschitz.normalizations import (
     rms_norm,
     softmax,
 )
-from torchtheory.robustness.lipschitz.pointwise import pointwise_constant
-from torchtheory.robustness.lipschitz.products import attention, einsum, glu, matmul, multiply
-from torchtheory.robustness.lipschitz.watched_pass import Kind, Pass, Signal, signals_in
+from torchtheory.robustness.lipschitz.products import attention, einsum, matmul, multiply
+from torchtheory.robustness.lipschitz.watched_pass import Kind, Pass, Untold, signals_in
+from torchtheory.tracing.interpret import Call, Rules
+from torchtheory.tracing.kinds import KIND_OF
+from torchtheory.tracing.network import leaves
 
-MOVES = {
-    "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose",
-    "movedim", "moveaxis", "swapaxes", "swapdims", "t", "contiguous", "clone", "detach", "flip",
-    "roll", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "view_as", "reshape_as",
-    "ravel", "alias",
-}  # fmt: skip
-SELECTS = {"select", "narrow", "chunk", "split", "unbind", "tensor_split", "diagonal"}
 #: Affine in any one argument as long as the others are constants.
-_AFFINE = {
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-    "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d", "mean", "sum", "cumsum", "pad", "interpolate", "upsample", "matmul",
-    "mm", "bmm", "mv", "mul", "multiply", "neg", "negative", "add", "sub", "subtract", "rsub",
-    "expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave", "index_select",
-    "gather", "take_along_dim", "masked_fill", "where", "einsum", "unfold", "fold", "im2col",
-    "tril", "triu", "stack", "cat", "concat", "concatenate", "hstack", "vstack", "lerp", "bilinear",
-    "trace", "diff", "addmm", "baddbmm", "tensordot", "dot", "outer", "linear",
-}  # fmt: skip
-CASTS = {"to", "float", "double", "half", "bfloat16", "type", "type_as", "cpu", "cuda"}
-DROPOUTS = {
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout",
-    "feature_alpha_dropout",
-}  # fmt: skip
-DECISIONS = {
-    "gt", "lt", "ge", "le", "eq", "ne", "argmax", "argmin", "item", "tolist", "numpy", "sort",
-    "topk", "argsort", "nonzero", "any", "all", "isnan", "unique", "multinomial", "bernoulli",
-}  # fmt: skip
+_AFFINE = frozenset(
+    """
+    avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
+    mean sum cumsum interpolate upsample upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d neg rsub
+    expand expand_as broadcast_to repeat tile repeat_interleave index_select gather take_along_dim
+    unfold windows fold tril triu hstack vstack lerp bilinear trace diff addmm baddbmm
+    tensordot outer rmatmul constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d
+    replication_pad2d index_add scatter_add
+    """.split()
+)
+_CASTS = frozenset("to float double half bfloat16 type type_as cpu cuda".split())
+_SELECTS = frozenset(
+    """
+    select slice narrow chunk split split_with_sizes tensor_split unbind diagonal unsafe_chunk
+    unsafe_split
+    """.split()
+)
 
 
-def apply(watch: Pass, function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What a torch function does to signals."""
-    return followed(_made, watch, function, args, options)
+def rules_of(watch: Pass) -> Rules:
+    """The rules for a pass."""
+    moves = {name for name, kind in KIND_OF.items() if kind == "moves"} - _CASTS
+    known = {*_RULES, *_AFFINE, *_SELECTS, *_CASTS, *moves}
+    return Rules("no bound is known", dict.fromkeys(known, partial(_followed, watch)))
 
 
-def followed(
-    made_of: Callable[[Pass, str, Any, tuple[Any, ...], dict[str, Any]], Any],
-    watch: Pass,
-    function: Any,
-    args: tuple[Any, ...],
-    options: dict[str, Any],
-) -> Any:
-    """Run a rule for a torch function by its plain name; one that writes takes its place."""
-    name, _, overload = getattr(function, "__name__", str(function)).partition(".")
-    if name in ("batch_norm", "instance_norm") and (overload or function is getattr(torch, name)):
-        # torch's own function and an exported one take weight and bias before the statistics
-        x, weight, bias, mean, variance, *rest = args
-        args, function = (x, mean, variance, weight, bias, *rest[:3]), getattr(F, name)
-    for signal in signals_in((args, options)):
-        signal.current()
-    written = name.endswith("_") and not name.endswith("__")
-    if written:
-        name = name.rstrip("_")
-        function = function_of(name)
-    options = dict(options)
-    written = options.pop("inplace", False) is True or written
-    made = made_of(watch, name, function, args, options)
-    if written and isinstance(made, Signal) and isinstance(args[0], Signal):
-        return args[0].become(made)
-    return made
+def _followed(watch: Pass, call: Call) -> Any:
+    """What an operation does to signals."""
+    before, watch.place = watch.place, call.operation.place
+    watch.now = (call.function, call.args, call.kwargs)
+    try:
+        for leaf in leaves((call.args, call.kwargs)):
+            if isinstance(leaf, Untold):
+                raise watch.refuse(f"the network uses {leaf.what}, of which no bound is known")
+        return _made(watch, call)
+    finally:
+        watch.place = before
 
 
-def _made(
-    watch: Pass, name: str, function: Any, args: tuple[Any, ...], options: dict[str, Any]
-) -> Any:
-    among = list(signals_in((args, options)))
-    if name in CASTS:
-        return args[0]
-    if name in DROPOUTS:
-        if options.get("training", args[2] if len(args) > 2 else True):
-            raise watch.refuse("the network drops units at random")
-        return args[0]
-    if name in ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"):
-        return function(among[0].value, *args[1:], **options)
-    if name == "sym_size":  # of an exported program
-        return among[0].shape[args[1]]
-    if name in ("_assert_tensor_metadata", "_assert_async"):
-        return None
-    if name in DECISIONS:
-        raise watch.refuse(f"the network decides by the numbers of its input ({name})")
-    rule = _RULES.get(name)
+def _made(watch: Pass, call: Call) -> Any:
+    among = list(signals_in((call.args, call.kwargs)))
+    if call.name in _CASTS:
+        return among[0]
+    rule = _RULES.get(call.name)
     if rule is not None:
-        made = rule(watch, *args, **options)
+        made = rule(watch, **call.arguments)
         if made is not NotImplemented:
             return made
-    if name == "__getitem__":
-        return item(watch, args[0], args[1])
-    kind = _kind(name)
-    if kind is not None and len(among) == 1:
-        return affine(watch, function, kind, args, options)
-    module = ACTIVATIONS.get(name)
-    if module is not None:
-        constant = pointwise_constant(module(args, options))
-        return pointwise(watch, args[0], constant, name, args, options)
-    raise watch.refuse(f"the network uses {name.strip('_')}, of which no bound is known here")
+    kind: Kind = "affine"
+    if call.kind == "moves":
+        kind = "moves"
+    elif call.name in _SELECTS:
+        kind = "selects"
+    if len(among) > 1 or (rule is not None and call.name not in _LINEAR_WITH_CONSTANTS):
+        return NotImplemented
+    return affine(watch, call.function, kind, call.args, call.kwargs)
 
 
-def _kind(name: str) -> Kind | None:
-    if name in MOVES:
-        return "moves"
-    if name in SELECTS:
-        return "selects"
-    return "affine" if name in _AFFINE else None
-
+#: Have a rule for signals, and are affine where all but one argument are constants.
+_LINEAR_WITH_CONSTANTS = frozenset(
+    "linear einsum conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
+)
 
 _RULES: dict[str, Callable[..., Any]] = {
     "linear": linear,
@@ -181,26 +142,19 @@ _RULES: dict[str, Callable[..., Any]] = {
     "conv_transpose1d": transposed_convolution,
     "conv_transpose2d": transposed_convolution,
     "conv_transpose3d": transposed_convolution,
-    "pad": pad,
+    "pad": padded,
     "batch_norm": batch_norm,
     "div": divide,
-    "divide": divide,
-    "true_divide": divide,
     "add": add,
     "sub": subtract,
-    "subtract": subtract,
     "cat": join,
-    "concat": join,
-    "concatenate": join,
-    "stack": lambda watch, tensors, dim=0: join(watch, tensors, dim, stack=True),
+    "stack": partial(join, stack=True),
     "abs": steepness(1.0, "abs"),
     "sin": steepness(1.0, "sin"),
     "cos": steepness(1.0, "cos"),
     "atan": steepness(1.0, "atan"),
-    "arctan": steepness(1.0, "atan"),
     "erf": steepness(2 / math.sqrt(math.pi), "erf"),
-    "clamp": clamp,
-    "clip": clamp,
+    "clamp": steepness(1.0, "clamp"),
     "clamp_min": steepness(1.0, "clamp_min"),
     "clamp_max": steepness(1.0, "clamp_max"),
     "square": square,
@@ -215,9 +169,10 @@ _RULES: dict[str, Callable[..., Any]] = {
     "amin": extreme("amin"),
     "max": extreme("max"),
     "min": extreme("min"),
-    "maximum": lambda watch, a, b: either(watch, "maximum", a, b),
-    "minimum": lambda watch, a, b: either(watch, "minimum", a, b),
+    "maximum": either,
+    "minimum": either,
     "norm": vector_norm,
+    "vector_norm": vector_norm,
     "softmax": softmax,
     "log_softmax": log_softmax,
     "layer_norm": layer_norm,
@@ -225,11 +180,19 @@ _RULES: dict[str, Callable[..., Any]] = {
     "group_norm": group_norm,
     "instance_norm": instance_norm,
     "mul": multiply,
-    "multiply": multiply,
     "matmul": matmul,
-    "bmm": matmul,
     "einsum": einsum,
-    "glu": glu,
     "masked_fill": masked_fill,
     "scaled_dot_product_attention": attention,
+    "multi_head_attention_forward": several_heads,
+    "lstm": recurrent("LSTM"),
+    "gru": recurrent("GRU"),
+    "rnn_tanh": recurrent("RNN_TANH"),
+    "rnn_relu": recurrent("RNN_RELU"),
+    "getitem": item,
+    **dict.fromkeys(
+        ("where", "put", "setitem", "copy", "scatter", "index_put", "index_copy", "masked_scatter"),
+        put_together,
+    ),
+    **{name: activation(name) for name in ACTIVATIONS},
 }

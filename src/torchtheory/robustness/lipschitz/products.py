@@ -13,10 +13,11 @@ from torchtheory.robustness.lipschitz.affine_operations import affine, broadcast
 from torchtheory.robustness.lipschitz.watched_pass import Extent, Pass, Signal, times
 
 
-def multiply(watch: Pass, a: Any, b: Any, **_: Any) -> Any:
+def multiply(watch: Pass, input: Any, other: Any, **_: Any) -> Any:
+    a, b = input, other
     if not (isinstance(a, Signal) and isinstance(b, Signal)):
         return affine(watch, torch.mul, "affine", (a, b), {})
-    a, b = broadcast(a, b)
+    a, b = broadcast(watch, a, b)
 
     def rule(one: Extent, two: Extent) -> Extent:
         return Extent(
@@ -28,7 +29,8 @@ def multiply(watch: Pass, a: Any, b: Any, **_: Any) -> Any:
     return watch.node(a.value * b.value, (a, b), rule)
 
 
-def matmul(watch: Pass, a: Any, b: Any, **_: Any) -> Any:
+def matmul(watch: Pass, **given: Any) -> Any:
+    a, b = list(given.values())[:2]  # of several names: other, mat2, vec
     if not (isinstance(a, Signal) and isinstance(b, Signal)):
         return affine(watch, torch.matmul, "affine", (a, b), {})
     if a.ndim < 3 or b.ndim < 3:
@@ -46,9 +48,7 @@ def matmul(watch: Pass, a: Any, b: Any, **_: Any) -> Any:
     return watch.node(a.value @ b.value, (a, b), rule)
 
 
-def einsum(watch: Pass, equation: str, *operands: Any) -> Any:
-    if len(operands) == 1 and isinstance(operands[0], tuple | list):
-        operands = tuple(operands[0])
+def einsum(watch: Pass, equation: str, operands: list[Any]) -> Any:
     among = [o for o in operands if isinstance(o, Signal)]
     if len(among) < 2:
         return NotImplemented
@@ -78,21 +78,17 @@ def einsum(watch: Pass, equation: str, *operands: Any) -> Any:
     return watch.node(torch.einsum(equation, a.value, b.value), (a, b), rule)
 
 
-def glu(watch: Pass, x: Any, dim: int = -1) -> Any:
-    first, second = x.chunk(2, dim)
-    return first * torch.sigmoid(second)
-
-
 def attention(
     watch: Pass,
-    q: Any,
-    k: Any,
-    v: Any,
+    query: Any,
+    key: Any,
+    value: Any,
     attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    **_: Any,
 ) -> Any:
     r"""Softmax attention $PV$, $P=\operatorname{softmax}(sQK^\top)$ by rows, on bounded inputs.
 
@@ -122,13 +118,14 @@ def attention(
 
     the largest of all heads for each of the three numbers, since heads do not interact.
     """
+    q, k, v = query, key, value
     if dropout_p:
         raise watch.refuse("the network drops units at random")
     given = [t for t in (q, k, v) if isinstance(t, Signal)]
     if len(given) != 3 or any(t.ndim < 3 for t in given) or enable_gqa:
         raise watch.refuse("attention to keys and values that are constants")
     mask = None if attn_mask is None else watch.double(attn_mask)
-    value = F.scaled_dot_product_attention(
+    made = F.scaled_dot_product_attention(
         q.value, k.value, v.value, mask, is_causal=is_causal, scale=scale
     )
     s = abs(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
@@ -162,7 +159,7 @@ def attention(
         assert isinstance(distance, Tensor)
         return Extent(lipschitz, distance, values.largest)  # means of values are no larger
 
-    return watch.node(value, (q, k, v), rule)
+    return watch.node(made, (q, k, v), rule)
 
 
 def _spread(rows: Tensor) -> Any:

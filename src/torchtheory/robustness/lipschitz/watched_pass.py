@@ -9,25 +9,23 @@ a `Node`, whose rule turns what is known of the values it is made of into
 * the distance from the center's value that it keeps there, at most $LR$,
 * the largest absolute entry that it has there.
 
-A signal is no tensor: what asks for its numbers (`if x.sum() > 0`, `x.item()`) is refused, since
-the answer might differ within the ball. What asks for its shape is answered.
+What asks for the numbers of a signal (`if x.sum() > 0`, `x.item()`) is refused, since the answer
+might differ within the ball.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.convolution.layer_matrices import ConvolutionMap
 from torchtheory.convolution.spectra import norm_of_map
 from torchtheory.core.budget import check_time
-from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
+from torchtheory.core.errors import UnsupportedModel
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.linalg.singular_values import (
     DENSE,
@@ -96,13 +94,6 @@ class Node:
     parts: tuple[int, list[Signal]] | None = None
 
 
-@dataclass(eq=False)
-class _Memory:
-    """What views of one tensor share: how often it was written to."""
-
-    version: int = 0
-
-
 @dataclass
 class Pass:
     """One forward pass: its nodes in the order they were made.
@@ -111,7 +102,8 @@ class Pass:
         known: operator norms of its affine maps, of an earlier pass of the same network.
         norms: those of this pass.
         random: how many of them are bounds that may fail, with probability `FAILURE` each.
-        place: names of the modules that run, the innermost last.
+        place: where the operation stands that is followed.
+        now: that operation: its function and what it is called with.
         mixed: whether some value has another first dimension than that of the centers.
     """
 
@@ -120,9 +112,9 @@ class Pass:
     nodes: list[Node] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     random: int = 0
-    place: list[str] = field(default_factory=list)
+    place: str = ""
+    now: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = (lambda: None, (), {})
     mixed: bool = False
-    apply: Callable[[Pass, Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
     _doubles: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     _weights: dict[int, float] = field(default_factory=dict)
 
@@ -201,8 +193,7 @@ class Pass:
 
     def refuse(self, what: str) -> UnsupportedModel:
         """Why there is no bound, with the place."""
-        where = f" (in {self.place[-1]})" if self.place and self.place[-1] else ""
-        return UnsupportedModel(what + where)
+        return UnsupportedModel(f"{what} (in {self.place})" if self.place else what)
 
     def extents(self, radius: Tensor) -> Callable[[Signal], Extent]:
         """What is known of every signal on balls of these radii `[b]` about the centers."""
@@ -229,46 +220,6 @@ class Pass:
             largest = torch.minimum(extent.largest, self.size(node.center) + distance)
             found[node] = Extent(extent.lipschitz, distance, largest)
         return of
-
-
-@contextmanager
-def placed(
-    model: nn.Module, watch: Pass, entered: Callable[[Pass, nn.Module], None] | None = None
-) -> Iterator[None]:
-    """While the network runs, the pass knows in which module it is.
-
-    What the network raises becomes a sentence with that place.
-
-    Args:
-        model, watch: the network, and its pass.
-        entered: called with the pass and each module before it runs.
-    """
-    hooks = []
-
-    def enter(name: str, module: nn.Module, _: Any) -> None:
-        kind = type(module).__name__
-        watch.place.append(f"layer {name!r}, {kind}" if name else kind)
-        if entered is not None:
-            entered(watch, module)
-
-    def leave(*_: Any) -> None:
-        watch.place.pop()
-
-    for name, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(partial(enter, name)))
-        hooks.append(module.register_forward_hook(leave))
-    try:
-        yield
-    except TorchTheoryError:
-        raise
-    except Exception as error:
-        sentence = " ".join(str(error).split())[:200]
-        raise watch.refuse(
-            f"the network could not be followed: {type(error).__name__}: {sentence}"
-        ) from error
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def times(a: Tensor, b: Tensor) -> Tensor:
@@ -305,7 +256,7 @@ def matrix_of(signal: Signal) -> Tensor:
 
 
 class Signal:
-    """A tensor inside the network: an affine function of a node.
+    """A value of the network: an affine function of a node.
 
     Attributes:
         watch: the pass it belongs to.
@@ -313,17 +264,8 @@ class Signal:
         value: what it is at the centers, `[b, ...]`.
     """
 
-    def __init__(
-        self,
-        watch: Pass,
-        node: Node,
-        steps: tuple[Step, ...],
-        value: Tensor,
-        memory: _Memory | None = None,
-    ) -> None:
+    def __init__(self, watch: Pass, node: Node, steps: tuple[Step, ...], value: Tensor) -> None:
         self.watch, self.node, self.steps, self.value = watch, node, steps, value
-        self.memory = memory or _Memory()
-        self.seen = self.memory.version
         self._factor: float | None = None
 
     @property
@@ -333,140 +275,24 @@ class Signal:
             self._factor = self.watch.norm(self)
         return self._factor
 
-    def then(self, step: Step, value: Tensor) -> Signal:
-        """The signal behind one more affine map."""
-        view = self.memory if step.kind in ("moves", "selects") else None
-        return Signal(self.watch, self.node, (*self.steps, step), value, view)
-
-    def become(self, other: Signal) -> Signal:
-        """Take the place of this one: an operation that writes to it."""
-        self.memory.version += 1
-        self.seen = self.memory.version
-        self.node, self.steps, self.value = other.node, other.steps, other.value
-        self._factor = other._factor
-        return self
-
-    def current(self) -> Signal:
-        if self.seen != self.memory.version:
-            raise self.watch.refuse(
-                "the network writes to a tensor and goes on to use another view of it"
-            )
-        return self
-
-    # -- what a model may ask of a tensor ---------------------------------------------------------
-
     @property
     def shape(self) -> torch.Size:
         return self.value.shape
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.value.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.value.device
-
-    @property
     def ndim(self) -> int:
         return self.value.ndim
 
-    @property
-    def is_nested(self) -> bool:
-        return False
-
-    @property
-    def is_cuda(self) -> bool:
-        return self.value.is_cuda
-
-    @property
-    def requires_grad(self) -> bool:
-        return False
-
-    def size(self, dim: int | None = None) -> Any:
-        return self.value.shape if dim is None else self.value.shape[dim]
-
-    def dim(self) -> int:
-        return self.value.ndim
-
-    def numel(self) -> int:
-        return self.value.numel()
-
-    def is_floating_point(self) -> bool:
-        return True
-
-    def is_contiguous(self, *_: Any, **__: Any) -> bool:
-        return self.value.is_contiguous()
-
-    def new_zeros(self, *shape: Any, **options: Any) -> Tensor:
-        return self.value.new_zeros(*shape, **options)
-
-    def new_ones(self, *shape: Any, **options: Any) -> Tensor:
-        return self.value.new_ones(*shape, **options)
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.unbind(0))
-
-    def __bool__(self) -> bool:
-        raise self.watch.refuse(
-            "the network decides by the numbers of its input (an if, or a comparison)"
-        )
-
-    __float__ = __int__ = __index__ = __bool__
-
-    @property
-    def T(self) -> Any:
-        return self._apply("permute", tuple(range(self.ndim))[::-1])
-
-    @property
-    def mT(self) -> Any:
-        return self._apply("transpose", -2, -1)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("__") or not hasattr(Tensor, name):
-            raise AttributeError(name)
-        return lambda *args, **options: self._apply(name, *args, **options)
-
-    def _apply(self, name: str, *args: Any, **options: Any) -> Any:
-        assert self.watch.apply is not None
-        return self.watch.apply(self.watch, getattr(Tensor, name), (self, *args), options)
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        watch = next(s.watch for s in signals_in((args, kwargs or {})))
-        assert watch.apply is not None
-        return watch.apply(watch, function, args, kwargs or {})
+    def then(self, step: Step, value: Tensor) -> Signal:
+        """The signal behind one more affine map."""
+        return Signal(self.watch, self.node, (*self.steps, step), value)
 
 
-def _operator(name: str, reflected: bool = False) -> Callable[..., Any]:
-    def call(self: Signal, *others: Any) -> Any:
-        if not reflected:
-            return self._apply(name, *others)
-        assert self.watch.apply is not None
-        return self.watch.apply(self.watch, getattr(Tensor, name), (*others, self), {})
+@dataclass(frozen=True)
+class Untold:
+    """In the place of a value of which nothing is known."""
 
-    return call
-
-
-for _name, _method in {
-    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "matmul": "matmul", "pow": "pow",
-}.items():  # fmt: skip
-    setattr(Signal, f"__{_name}__", _operator(_method))
-    setattr(Signal, f"__r{_name}__", _operator(_method, reflected=True))
-    setattr(Signal, f"__i{_name}__", _operator(_method + "_"))
-for _name, _method in {
-    "neg": "neg", "abs": "abs", "getitem": "__getitem__", "setitem": "__setitem__",
-    "gt": "gt", "lt": "lt", "ge": "ge", "le": "le", "eq": "eq", "ne": "ne",
-}.items():  # fmt: skip
-    setattr(Signal, f"__{_name}__", _operator(_method))
-
-
-Signal.__hash__ = object.__hash__  # type: ignore[method-assign]
+    what: str
 
 
 def signals_in(thing: Any) -> Iterator[Signal]:

@@ -229,16 +229,10 @@ def _blocks(network: Network, uses: list[Attention]) -> list[_Block]:
         length = use.weights.shape[-2]
         if not numbered or not isinstance(length, int) or _several_per_sample(network, use):
             continue
-        own = {op for op in network if numbered[-1] in op.visits}
-        tokens = [op for op in network if op in own and op.follows]
-        entering = [v for op in tokens for v in op.inputs if network.makers.get(v) not in own]
-        leaving = [
-            v
-            for op in tokens
-            for v in op.outputs
-            if v in network.outputs or not own.issuperset(network.users.get(v, ()))
-        ]
-        first = next((v for v in entering if v.follows and len(v.shape) == 3), None)
+        entering, leaving = network.boundary(
+            [op for op in network if numbered[-1] in op.visits and op.follows]
+        )
+        first = next((v for v in entering if len(v.shape) == 3), None)
         last = next((v for v in reversed(leaving) if len(v.shape) == 3), None)
         found.setdefault(numbered[-1], _Block(numbered[-1].layer, first, last, length))
     return list(found.values())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import UnknownName, UnsupportedModel
 from torchtheory.kernels.infinite.convolution import convolutional_kernels
 from torchtheory.kernels.infinite.dense import limit_kernels
-from torchtheory.kernels.infinite.module_limit import limit_kernel, module_limit
+from torchtheory.kernels.infinite.module_kernels import limit_kernel, module_limit
 from torchtheory.kernels.tangent.kernel import empirical_ntk
 
 
@@ -62,7 +62,7 @@ def test_blocks_are_the_same_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     net = nn.Sequential(nn.Conv1d(2, 3, 2, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(9, 1))
     x, y = torch.randn(7, 2, 6), torch.randn(3, 2, 6)
     whole, alone = module_limit(net, x, y), module_limit(net, x)
-    monkeypatch.setattr("torchtheory.kernels.infinite.module_limit._AT_ONCE", 300)
+    monkeypatch.setattr("torchtheory.kernels.infinite.module_kernels._AT_ONCE", 300)
     torch.testing.assert_close(module_limit(net, x, y).ntk, whole.ntk)
     torch.testing.assert_close(module_limit(net, x).ntk, alone.ntk)
     assert whole.ntk.dtype == torch.float32
