@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.checks import as_batch, module_with_values, one_of, whole_number
-from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, InvalidType, LabelOutOfRange, ShapeMismatch
 from torchtheory.robustness.bounds.balls import Ball, Limits
 from torchtheory.robustness.bounds.graph import Graph
 from torchtheory.robustness.bounds.kept import graph_of
@@ -70,6 +70,11 @@ class BoundedNetwork:
 
     def __init__(self, model: nn.Module, x: Tensor, *, output: int | str | None = None) -> None:
         module_with_values(model)
+        if isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex()):
+            raise InvalidType(
+                f"x holds whole numbers ({str(x.dtype).removeprefix('torch.')}), and there is no "
+                "ball around tokens: bound what follows the embedding, or give x.float()"
+            )
         with torch.inference_mode(False):  # the graph may be kept, and used when that is over
             graph, like = graph_of(model, _ordinary(as_batch(x)), output)
         self.graph: Graph = graph
@@ -256,9 +261,12 @@ def output_bounds(
     r"""Bounds of a network's outputs over balls of inputs.
 
     Args:
-        model: any network of linear, convolutional, pooling and normalizing layers, activations,
-            sums, joins and rearrangements; it runs in evaluation mode and is left as it is.
-        x: the centers of the balls, `[b, ...]`.
+        model: any network of linear, convolutional, pooling, normalizing, recurrent and attention
+            layers, activations, sums, products, joins and rearrangements, also from a `.pt2`
+            archive; it runs in evaluation mode and is left as it is.
+        x: the centers of the balls, `[b, ...]`. If the network runs on this number of rows only,
+            such as one whose rows are the nodes of a graph, all of them are one sample with one
+            ball, and a row of a specification is about all outputs together.
         radius: of the balls, one number or one per sample.
         norm: `"inf"`, `"2"` or `"1"`.
         method: `"interval"`; `"crown"`; `"crown-interval"`, which finds the bounds inside the

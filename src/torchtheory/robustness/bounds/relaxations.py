@@ -65,7 +65,8 @@ class Lines(NamedTuple):
 
 def largest_entries(box: Box) -> Tensor:
     """The largest absolute value within bounds, entry by entry."""
-    return torch.maximum(box.lower.detach().abs(), box.upper.detach().abs())
+    lower, upper = (end.detach() if end.requires_grad else end for end in box)
+    return torch.maximum(-lower, upper)
 
 
 class Activation(Protocol):
@@ -510,7 +511,18 @@ class Smooth:
         return self._lines(box, _SHARES), torch.full_like(box.lower, len(_SHARES) // 2)
 
     def lines(self, box: Box) -> Lines:
-        return self._lines(box, (0.5,))[0]
+        if self.kinks or self.jumps:
+            return self._lines(box, (0.5,))[0]
+        points, values, slack = self._sampled(box)
+        half = _SAMPLES // 2  # the gap before the midpoint
+        run = points[..., None, half:] - points[..., :half, None]
+        chords = (values[..., None, half:] - values[..., :half, None]) / torch.where(
+            run > 0, run, 1.0
+        )
+        below, above = chords.amin(-1).amax(-1), chords.amax(-1).amin(-1)
+        rest = (values - below[..., None] * points).amin(-1)
+        over = (values - above[..., None] * points).amax(-1)
+        return Lines(below, rest - slack, above, over + slack)
 
     def _lines(self, box: Box, shares: Sequence[float]) -> list[Lines]:
         points, values, slack = self._sampled(box)

@@ -162,6 +162,12 @@ def bounds_about(
     all_finite(centers, "the centers")
     if centers.ndim < 1 or not len(centers):
         raise ShapeMismatch("centers must have one row for each input")
+    if not centers.is_floating_point():
+        kind = str(centers.dtype).removeprefix("torch.")
+        raise UnsupportedModel(
+            f"inputs of {kind} do not move, and a Lipschitz constant is about real ones: give the "
+            "part of the network behind its embedding"
+        )
     function = PureFunction(model)
     like = function.reference()
     own = centers[:1].detach().to(like if like.numel() else centers)
