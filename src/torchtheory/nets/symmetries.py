@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import first_entry, module_with_values
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.models.model import Parameters
+from torchtheory.models.model import Parameters, PureFunction
 from torchtheory.models.untouched import copied
 from torchtheory.nets.activations.properties import inspect_activation
 from torchtheory.nets.activations.table import POINTWISE_LAYERS, Pointwise
@@ -41,12 +41,13 @@ from torchtheory.tracing.chain import (
     straight_paths,
 )
 
-_POINTWISE = (*POINTWISE_LAYERS, nn.Identity, nn.Dropout, nn.AlphaDropout, Pointwise)
+#: Functions of each unit alone.
+POINTWISE = (*POINTWISE_LAYERS, nn.Identity, nn.Dropout, nn.AlphaDropout, Pointwise)
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMALIZATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 #: Positively homogeneous functions of each channel alone.
-_CHANNELWISE = (
+CHANNELWISE = (
     nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d,
     nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d,
@@ -85,12 +86,18 @@ class _Between:
     scaled: str | None
 
 
-def hidden_layers(model: nn.Module) -> list[HiddenLayer]:
+def hidden_layers(model: nn.Module | PureFunction, x: Tensor | None = None) -> list[HiddenLayer]:
     """The hidden layers whose units, or channels, may be permuted.
 
     In chains, and in the straight parts of other networks, such as the inside of a residual block.
     Layers that share weights, are used twice or compute their weights from others are left out, and
-    so are convolutions in groups.
+    so are convolutions in groups. Units that branches add up are permuted together by
+    `torchtheory.nets.unit_groups`.
+
+    Args:
+        model: the network.
+        x: a few inputs, `[n, ...]`; without them some are made up, where it can be seen what the
+            network takes.
 
     Raises:
         UnsupportedModel: if the model cannot be traced.
@@ -101,10 +108,12 @@ def hidden_layers(model: nn.Module) -> list[HiddenLayer]:
     [HiddenLayer(incoming='0', outgoing='5', units=4, normalizations=('1',)),
      HiddenLayer(incoming='5', outgoing='7', units=5, normalizations=())]
     """
-    return [between.layer for between in _all_between(model)]
+    return [between.layer for between in _all_between(model, x)]
 
 
-def rescalable_layers(model: nn.Module) -> list[HiddenLayer]:
+def rescalable_layers(
+    model: nn.Module | PureFunction, x: Tensor | None = None
+) -> list[HiddenLayer]:
     r"""The hidden layers whose units may be rescaled.
 
     Those between which only positively homogeneous functions stand,
@@ -117,18 +126,19 @@ def rescalable_layers(model: nn.Module) -> list[HiddenLayer]:
     """
     return [
         HiddenLayer(between.scaled, between.layer.outgoing, between.layer.units)
-        for between in _all_between(model)
+        for between in _all_between(model, x)
         if between.scaled is not None
         and all(inspect_activation(m).positively_homogeneous for m in between.activations)
     ]
 
 
-def _all_between(model: nn.Module) -> list[_Between]:
-    paths = straight_paths(model)
+def _all_between(model: nn.Module | PureFunction, x: Tensor | None) -> list[_Between]:
+    paths = straight_paths(model, x)
+    apart = parameters_read(model, x)
+    model = model.model if isinstance(model, PureFunction) else model
     uses = Counter(id(link.module) for path in paths for link in path)
     named = list(model.named_parameters(remove_duplicate=False))
     owners = Counter(id(p) for _, p in named)
-    apart = parameters_read(model)
     owners.update(id(p) for name, p in named if name in apart)
 
     def usual(layer: nn.Module) -> bool:
@@ -166,13 +176,13 @@ def _along(path: list[Link], usual: Callable[[nn.Module], bool]) -> Iterator[_Be
             else:
                 norms = (*norms, link.name)
                 activations, scaled = [], link.name if module.affine else None
-        elif isinstance(module, _POINTWISE):
+        elif isinstance(module, POINTWISE):
             activations = [*activations, module]
         elif isinstance(last[1], nn.Linear) or flat:
             last = None
-        elif _flattens(module, last[1]):
+        elif flattens(module, last[1].weight.ndim - 2):
             flat = True
-        elif not isinstance(module, _CHANNELWISE):
+        elif not isinstance(module, CHANNELWISE):
             last = None
 
 
@@ -190,12 +200,19 @@ def _width(layer: Affine) -> int:
     return layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
 
 
-def _flattens(module: nn.Module, layer: Affine) -> bool:
-    """Whether channels become blocks of a vector, or are averaged to one entry each."""
+def flattens(module: nn.Module, space: int) -> bool:
+    """Whether channels become blocks of a vector, or are averaged to one entry each.
+
+    Args:
+        module: a layer.
+        space: dimensions besides those of samples and channels.
+
+    >>> flattens(nn.Flatten(), 2), flattens(nn.Flatten(2), 2)
+    (True, False)
+    """
     if isinstance(module, nn.Flatten):
         return module.start_dim == 1 and module.end_dim == -1
     if isinstance(module, Average):
-        space = layer.weight.ndim - 2
         places = {d if d >= 0 else d + space + 2 for d in module.dims}
         return not module.keepdim and places == set(range(2, space + 2))
     if isinstance(module, Rearrangement):

@@ -34,20 +34,23 @@ from torchtheory.tracing.layers import (
     Transposition,
 )
 from torchtheory.tracing.network import Network, Operation, Value, pair_up
-from torchtheory.tracing.recorder import agree, record
+from torchtheory.tracing.recorder import agree, input_tensors, record
 
 __all__ = [
     "DROPPING",
     "RESHAPING",
     "Average",
     "Concatenation",
+    "Flow",
     "Link",
+    "Other",
     "Rearrangement",
     "Step",
     "Sum",
     "Transposition",
     "as_chain",
     "as_steps",
+    "flow_of",
     "has_own_forward",
     "is_watched",
     "parameters_read",
@@ -88,7 +91,39 @@ class Step:
     inputs: tuple[int, ...]
 
 
-def as_chain(model: nn.Module, x: Tensor | None = None) -> list[Link]:
+class Other(nn.Module):
+    """Stands for something in a network that is no layer.
+
+    Args:
+        words: what it is.
+    """
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+
+    def forward(self, *x: Tensor) -> Tensor:
+        raise UnsupportedModel(f"{self.words} is no layer, and stands here for itself alone")
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Layers of a network, and what is none in it, with the values that each of them takes.
+
+    Attributes:
+        steps: as of `as_steps`; what is no layer is an `Other`.
+        dimensions: of the values that the steps make, as many as their tensors have.
+        returned: the steps whose values are outputs.
+        shared: names of parameters that are used otherwise than once, by the layer they belong to.
+    """
+
+    steps: list[Step]
+    dimensions: list[int]
+    returned: frozenset[int]
+    shared: frozenset[str]
+
+
+def as_chain(model: nn.Module | PureFunction, x: Tensor | None = None) -> list[Link]:
     """The layers in the order they are applied.
 
     Args:
@@ -105,21 +140,21 @@ def as_chain(model: nn.Module, x: Tensor | None = None) -> list[Link]:
     >>> [link.name for link in as_chain(net)]
     ['0', '1.0', '1.1']
     """
-    as_module(model)
-    if _is_plain_sequential(model):
-        links = _flatten(model, "")
+    own = _module_of(model)
+    if _is_plain_sequential(own):
+        links = _flatten(own, "")
         return links if all(map(_is_closed, links)) else _opened(model, links, x)
-    if _is_leaf(model):
-        return [Link("", model)]
+    if _is_leaf(own):
+        return [Link("", own)]
     try:
         return _View(model, x).chain()
     except TorchTheoryError:
-        if list(model.children()):
+        if list(own.children()):
             raise
-        return [Link("", model)]
+        return [Link("", own)]
 
 
-def as_steps(model: nn.Module, x: Tensor | None = None) -> list[Step]:
+def as_steps(model: nn.Module | PureFunction, x: Tensor | None = None) -> list[Step]:
     """The layers in the order they are applied, with the values that each of them takes.
 
     As `as_chain`, for networks with shortcuts and branches that sums and concatenations join.
@@ -142,22 +177,45 @@ def as_steps(model: nn.Module, x: Tensor | None = None) -> list[Step]:
     >>> [(type(step.link.module).__name__, step.inputs) for step in as_steps(Block())]
     [('Linear', (-1,)), ('Sum', (-1, 0))]
     """
-    as_module(model)
-    if _is_leaf(model):
-        return [Step(Link("", model), (-1,))]
-    if _is_plain_sequential(model):
-        links = _flatten(model, "")
+    own = _module_of(model)
+    if _is_leaf(own):
+        return [Step(Link("", own), (-1,))]
+    if _is_plain_sequential(own):
+        links = _flatten(own, "")
         if all(_is_leaf(link.module) for link in links):
             return [Step(link, (k - 1,)) for k, link in enumerate(links)]
     try:
         return _View(model, x).steps()
     except TorchTheoryError:
-        if list(model.children()):
+        if list(own.children()):
             raise
-        return [Step(Link("", model), (-1,))]
+        return [Step(Link("", own), (-1,))]
 
 
-def straight_paths(model: nn.Module, x: Tensor | None = None) -> list[list[Link]]:
+def flow_of(model: nn.Module | PureFunction, x: Tensor | None = None) -> Flow:
+    """The layers of any network, also of one that does more than layers do.
+
+    Args:
+        model: a network.
+        x: a few inputs, `[n, ...]`; without them some are made up, where it can be seen what the
+            network takes.
+
+    Raises:
+        UnsupportedModel: if the model cannot be recorded.
+
+    >>> class Gated(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.gate = nn.Linear(2, 2)
+    ...     def forward(self, x):
+    ...         return x * self.gate(x)
+    >>> [type(step.link.module).__name__ for step in flow_of(Gated()).steps]
+    ['Linear', 'Other']
+    """
+    return _View(model, x, branched=True).flow()
+
+
+def straight_paths(model: nn.Module | PureFunction, x: Tensor | None = None) -> list[list[Link]]:
     """Runs of layers, each of which passes its output to the next one and to nothing else.
 
     A chain is one run. In other networks they are what stands between branches: the layers inside
@@ -180,11 +238,11 @@ def straight_paths(model: nn.Module, x: Tensor | None = None) -> list[list[Link]
     >>> [[link.name for link in path] for path in straight_paths(Block())]
     [['inner.0', 'inner.1', 'inner.2']]
     """
-    as_module(model)
-    if _is_leaf(model) and not isinstance(model, _BRANCHED):
-        return [[Link("", model)]]
-    if _is_plain_sequential(model):
-        links = _flatten(model, "")
+    own = _module_of(model)
+    if _is_leaf(own) and not isinstance(own, _BRANCHED):
+        return [[Link("", own)]]
+    if _is_plain_sequential(own):
+        links = _flatten(own, "")
         if all(_is_leaf(m) and not isinstance(m, _BRANCHED) for m in (k.module for k in links)):
             return [links]
     return _View(model, x, branched=True).runs()
@@ -210,7 +268,7 @@ def is_watched(module: nn.Module) -> bool:
     return "forward" in vars(module) or "parametrizations" in module._modules
 
 
-def parameters_read(model: nn.Module, x: Tensor | None = None) -> set[str]:
+def parameters_read(model: nn.Module | PureFunction, x: Tensor | None = None) -> set[str]:
     """Parameters that a forward pass uses otherwise than once, through the layer they belong to.
 
     >>> class Tied(nn.Module):
@@ -222,8 +280,8 @@ def parameters_read(model: nn.Module, x: Tensor | None = None) -> set[str]:
     >>> parameters_read(Tied())
     {'layer.weight'}
     """
-    as_module(model)
-    if _is_plain_sequential(model) and all(_is_leaf(k.module) for k in _flatten(model, "")):
+    own = _module_of(model)
+    if _is_plain_sequential(own) and all(_is_leaf(k.module) for k in _flatten(own, "")):
         return set()
     return _View(model, x, branched=True).shared()
 
@@ -231,6 +289,10 @@ def parameters_read(model: nn.Module, x: Tensor | None = None) -> set[str]:
 def has_own_forward(module: nn.Module) -> bool:
     """Whether a layer computes what its class of `torch.nn` does; a user's subclass may not."""
     return _home_of_forward(module).startswith(("torch.nn.", "torchtheory."))
+
+
+def _module_of(model: nn.Module | PureFunction) -> nn.Module:
+    return model.model if isinstance(model, PureFunction) else as_module(model)
 
 
 def _home_of_forward(module: nn.Module) -> str:
@@ -282,7 +344,7 @@ def _flatten(model: nn.Sequential, prefix: str) -> list[Link]:
     return links
 
 
-def _opened(model: nn.Module, links: list[Link], x: Tensor | None) -> list[Link]:
+def _opened(model: nn.Module | PureFunction, links: list[Link], x: Tensor | None) -> list[Link]:
     """A chain whose parts are chains of layers themselves where they can be."""
     try:
         view = _View(model, x)
@@ -330,10 +392,13 @@ class _View:
         branched: whether to look into layers of torch that are made of layers.
     """
 
-    def __init__(self, model: nn.Module, x: Tensor | None, *, branched: bool = False) -> None:
-        self.title = type(model).__name__
+    def __init__(
+        self, model: nn.Module | PureFunction, x: Tensor | None, *, branched: bool = False
+    ) -> None:
         self.branched = branched
-        self.function = PureFunction(model)
+        self.function = model if isinstance(model, PureFunction) else PureFunction(model)
+        model = _module_of(model)
+        self.title = type(model).__name__
         self.x = example_input(model) if x is None else x
         self.network: Network = record(self.function, self.x)
         if self.network.decisions:
@@ -383,6 +448,20 @@ class _View:
         if not isinstance(output, Value) or places.get(output) != len(found) - 1:
             raise UnsupportedModel(f"{self.title} returns something else than its last value")
         return found
+
+    def flow(self) -> Flow:
+        """Every layer, and everything else, with what it takes."""
+        places: dict[Value, int] = dict.fromkeys(self.network.inputs, -1)
+        steps: list[Step] = []
+        dimensions: list[int] = []
+        for unit in self.units:
+            link = self._link(unit) or Link("", Other(unit.words + unit.place))
+            steps.append(Step(link, tuple(places[v] for v in unit.taken)))
+            made = [v for op in unit.operations for v in op.outputs]
+            places.update(dict.fromkeys(made, len(steps) - 1))
+            dimensions.append(len((unit.made or made[-1]).shape))
+        returned = frozenset(places[v] for v in self.network.outputs if v in places)
+        return Flow(steps, dimensions, returned, frozenset(self.shared()))
 
     def runs(self) -> list[list[Link]]:
         """Every layer follows the one it takes its only input from, if nothing else does."""
@@ -536,10 +615,12 @@ class _View:
             pair_up(op.result, made, held)
             return made
 
-        rows = self.x[: self.network.rows or 2].detach()
-        held[self.network.inputs[0]] = rows
+        count = self.network.rows or 2
+        few: Any = self.x[:count] if isinstance(self.x, Tensor) else self.x
+        rows = [tensor[:count] for tensor in input_tensors(self.function, few)]
+        held.update(zip(self.network.inputs, rows, strict=True))
         with torch.no_grad(), global_randomness_kept():
-            self.network.evaluate([rows], len(rows), step)
+            self.network.evaluate(rows, len(rows[0]), step)
         return held
 
     def _computes(self, layer: nn.Module, unit: _Unit) -> bool:

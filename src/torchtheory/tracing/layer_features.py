@@ -58,7 +58,7 @@ def layer_values(model: nn.Module, x: Tensor) -> list[Tensor]:
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2 or not len(x):
         raise InvalidType("x must be a tensor of real numbers [samples, ...]")
     all_finite(x, "x")
-    links: list[Link] = as_chain(model)
+    links: list[Link] = as_chain(model, x)
     values = []
     value = x.detach()
     with torch.no_grad(), evaluation_mode(model):

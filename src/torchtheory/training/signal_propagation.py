@@ -129,7 +129,7 @@ def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
     module_with_values(model)
     layers: list[nn.Linear] = []
     between: list[list[nn.Module]] = []
-    for link in as_chain(model):
+    for link in as_chain(model, x):
         if isinstance(link.module, nn.Linear):
             layers.append(link.module)
             between.append([])
@@ -159,7 +159,7 @@ def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
         slope = squared_slope(nn.Sequential(*between[i - 1]), forward[i - 1])
         g = weight.square().sum() / layers[i].in_features * slope * g
         backward.append(g)
-    names = tuple(link.name for link in as_chain(model) if isinstance(link.module, nn.Linear))
+    names = tuple(link.name for link in as_chain(model, x) if isinstance(link.module, nn.Linear))
     return Signal(torch.stack(forward), torch.stack(backward[::-1]), names)
 
 
@@ -180,8 +180,8 @@ def measure_signal(model: nn.Module, x: Tensor, *, generator: RandomSource = Non
     >>> signal.names, signal.forward.shape, round(float(signal.backward[-1]), 6)
     (('0', '2'), torch.Size([2]), 1.0)
     """
-    chain = as_chain(model)
     as_batch(x)
+    chain = as_chain(model, x)
     found: list[Tensor] = []
     names: list[str] = []
     with evaluation_mode(model), torch.enable_grad():

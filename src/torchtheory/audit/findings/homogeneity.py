@@ -249,7 +249,8 @@ def two_layers(problem: Problem) -> str | None:
 
 
 def _output_bias(problem: Problem) -> Tensor | None:
-    linear = [k.module for k in as_chain(problem.model) if isinstance(k.module, nn.Linear)]
+    links = as_chain(problem.function, problem.train.x)
+    linear = [k.module for k in links if isinstance(k.module, nn.Linear)]
     return None if linear[-1].bias is None else linear[-1].bias.detach()
 
 

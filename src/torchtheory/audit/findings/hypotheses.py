@@ -131,7 +131,7 @@ def chain(problem: Problem) -> str | None:
     if problem.draws_random_numbers:
         return "the model draws random numbers, and this is about a chain of layers without noise"
     try:
-        as_chain(problem.model)
+        as_chain(problem.function, problem.train.x)
     except TorchTheoryError as error:
         return str(error)
     return None

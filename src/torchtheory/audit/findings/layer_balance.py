@@ -33,7 +33,7 @@ def layer_balance(problem: Problem, record: FindingRecord) -> None:
         r"\langle w_j, \nabla_{w_j}L\rangle + b_j\,\partial_{b_j}L = \langle v_j, \nabla_{v_j}L"
         r"\rangle"
     )
-    layers = rescalable_layers(problem.model)
+    layers = rescalable_layers(problem.function, problem.train.x)
     if not layers:
         record.not_applicable(
             "L-162", statement, "no hidden layer stands between positively homogeneous activations"

@@ -78,7 +78,7 @@ def linearity(problem: Problem, record: FindingRecord) -> None:
 
 
 def _assess_pairs(problem: Problem, record: FindingRecord, bend: Quantity) -> None:
-    pairs = _redundant_pairs(problem.model)
+    pairs = _redundant_pairs(problem)
     for one, two in pairs:
         record.defect(
             f"Layers {one} and {two} follow each other without an activation: together they "
@@ -137,10 +137,10 @@ def _bend(problem: Problem, record: FindingRecord) -> tuple[Tensor, float, bool]
     return relative.cpu(), rounding, constant
 
 
-def _redundant_pairs(model: nn.Module) -> list[tuple[str, str]]:
+def _redundant_pairs(problem: Problem) -> list[tuple[str, str]]:
     """Dense layers that follow each other at once, with no bottleneck between them."""
     try:
-        links = as_chain(model)
+        links = as_chain(problem.function, problem.train.x)
     except TorchTheoryError:
         return []
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torchtheory.linalg.singular_values import spectral_norm
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.targets import IGNORED, position_words
-from torchtheory.nets.symmetries import hidden_layers, permute_units
+from torchtheory.nets.unit_groups import permute_group, unit_groups
 from torchtheory.report.wording import counted
 
 #: Samples at which outputs are compared.
@@ -27,8 +28,8 @@ EQUAL = 1e-5
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 NO_UNITS = (
-    "no two dense layers or convolutions stand behind each other with only functions of each unit "
-    "between them, in a straight part of the network and with weights of their own"
+    "no dense layer or convolution is read by another with only functions of each unit between "
+    "them, sums included, and with weights of their own"
 )
 
 
@@ -82,7 +83,7 @@ def layers(problem: Problem, record: FindingRecord) -> None:
 )
 def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
     """Permute the units or channels of each hidden layer at random and compare outputs."""
-    hidden = hidden_layers(problem.model)
+    hidden = unit_groups(problem.function, problem.train.x).groups
     statement = r"F[P W_\ell, P b_\ell, W_{\ell+1} P^\top](x) = F[W_\ell, b_\ell, W_{\ell+1}](x)"
     if not hidden:
         record.not_applicable("N-23", statement, NO_UNITS)
@@ -92,11 +93,9 @@ def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
     permuted = broken = whole
     for layer in hidden:
         order = _derangement(layer.units, record.generator)
-        permuted = permute_units(permuted, layer, order)
+        permuted = permute_group(permuted, layer, order)
         # the same permutation without its inverse on the way out: no symmetry
-        half = permute_units(broken, layer, order)
-        half[f"{layer.outgoing}.weight"] = broken[f"{layer.outgoing}.weight"]
-        broken = half
+        broken = permute_group(broken, replace(layer, outgoing=()), order)
     samples = problem.train.first(min(CHECKED, problem.chunk))
     outputs = problem.outputs(samples)
     scale = float(outputs.abs().max().clamp_min(torch.finfo(outputs.dtype).tiny))
@@ -105,13 +104,14 @@ def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
         return float((problem.at(parameters).outputs(samples) - outputs).abs().max()) / scale
 
     # a sum of m terms in another order: rounding grows at most like m times the unit round-off
-    widest = max(problem.parameters[f"{layer.outgoing}.weight"][0].numel() for layer in hidden)
+    readers = {name for layer in hidden for name in layer.outgoing}
+    widest = max(problem.parameters[f"{name}.weight"][0].numel() for name in readers)
     rounding = 10 * len(hidden) * widest * torch.finfo(outputs.dtype).eps
     says = record.checks("N-23", statement)
     says.equal(
         deviation(permuted),
         within=rounding,
-        where=f"units and channels of {counted(len(hidden), 'hidden layer')}; largest difference "
+        where=f"units and channels in {counted(len(hidden), 'group')}; largest difference "
         "of outputs relative to the largest output; the tolerance is ten times the rounding error "
         "of reordered sums",
     )

@@ -300,7 +300,7 @@ def _deviation(
 
 def _bounded_pieces(problem: Problem, record: FindingRecord, count: int) -> None:
     """The bound of a plain network of dense layers and ReLUs."""
-    hidden = relu_widths(problem.model)
+    hidden = relu_widths(problem.function, problem.train.x)
     if not hidden:
         return
     bound = sum(math.log(n + 1) for n in hidden)

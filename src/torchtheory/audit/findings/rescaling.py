@@ -39,7 +39,7 @@ def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
     statement = (
         r"f(a W_\ell, a b_\ell, W_{\ell+1} / a) = f(W_\ell, b_\ell, W_{\ell+1}), \quad a > 0"
     )
-    pairs = rescalable_layers(problem.model)
+    pairs = rescalable_layers(problem.function, problem.train.x)
     if not pairs:
         record.not_applicable(
             ["A-68", "B-06"],

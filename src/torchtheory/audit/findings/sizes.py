@@ -12,6 +12,7 @@ from torchtheory.approximation.network_calculus import chain
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs, has_targets
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
+from torchtheory.models.model import PureFunction
 from torchtheory.models.problem import Problem
 from torchtheory.tracing.chain import Rearrangement, as_chain
 
@@ -97,13 +98,13 @@ def _labels(problem: Problem, y: Tensor) -> Tensor:
 )
 def width(problem: Problem, record: FindingRecord) -> None:
     """A ReLU network no wider than its input has no bounded peak: some way out never rises."""
-    hidden = relu_widths(problem.model)
+    hidden = relu_widths(problem.function, problem.train.x)
     d = problem.train.x[0].numel()
     outputs = problem.outputs(problem.train.first(1)).numel()
     enough = minimal_width("continuous on a cube", d, outputs)
     statement = r"\text{a ReLU network of width } \le d \text{ never rises on some way to infinity}"
     if not hidden:
-        record.not_applicable("X-24", statement, _other_than_dense(problem.model))
+        record.not_applicable("X-24", statement, _other_than_dense(problem))
         return
     record.table(
         "width",
@@ -118,7 +119,7 @@ def width(problem: Problem, record: FindingRecord) -> None:
             "X-24", statement, f"the network is wider than its number of inputs, {d}"
         )
         return
-    network = _one_output(problem.model)
+    network = _one_output(problem)
     if network is None:
         record.not_applicable("X-24", statement, "the activations are not plain ReLUs")
         return
@@ -150,11 +151,11 @@ def width(problem: Problem, record: FindingRecord) -> None:
     )
 
 
-def _other_than_dense(model: nn.Module) -> str:
+def _other_than_dense(problem: Problem) -> str:
     """What makes a network none of dense layers and ReLUs, in words."""
     known = "this is known of networks of dense layers and ReLUs in a row, and "
     try:
-        links = as_chain(model)
+        links = as_chain(problem.function, problem.train.x)
     except TorchTheoryError as error:
         return known + str(error)
     for link in links:
@@ -166,13 +167,13 @@ def _other_than_dense(model: nn.Module) -> str:
     return known + "here they do not take turns"
 
 
-def relu_widths(model: nn.Module) -> list[int]:
+def relu_widths(model: nn.Module | PureFunction, x: Tensor | None = None) -> list[int]:
     """The widths of the hidden layers of a chain of dense layers and ReLUs, else nothing.
 
     >>> relu_widths(nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3), nn.ReLU()))
     [5, 3]
     """
-    links = _links(model)
+    links = _links(model, x)
     dense, between = links[::2], links[1::2]
     if not all(isinstance(m, nn.ReLU | nn.LeakyReLU | nn.PReLU) for m in between):
         return []
@@ -180,9 +181,9 @@ def relu_widths(model: nn.Module) -> list[int]:
     return widths[: len(between)] if len(widths) == len(dense) else []
 
 
-def _one_output(model: nn.Module) -> nn.Sequential | None:
+def _one_output(problem: Problem) -> nn.Sequential | None:
     """The first output of a chain of dense layers and ReLUs, in double precision."""
-    links = _links(model)
+    links = _links(problem.function, problem.train.x)
     dense = [m for m in links[::2] if isinstance(m, nn.Linear)]
     if len(links) % 2 == 0 or not all(type(m) is nn.ReLU for m in links[1::2]):
         return None
@@ -195,9 +196,9 @@ def _one_output(model: nn.Module) -> nn.Sequential | None:
     return chain(maps, [nn.ReLU() for _ in links[1::2]])
 
 
-def _links(model: nn.Module) -> list[nn.Module]:
+def _links(model: nn.Module | PureFunction, x: Tensor | None) -> list[nn.Module]:
     try:
-        links = [link.module for link in as_chain(model)]
+        links = [link.module for link in as_chain(model, x)]
     except TorchTheoryError:
         return []
     return [m for m in links if not isinstance(m, nn.Flatten | nn.Dropout | nn.Identity)]

@@ -58,7 +58,7 @@ def layer_ranks(model: nn.Module, x: Tensor) -> list[LayerRank]:
     """
     module_with_values(model)
     found = []
-    for link, value in zip(as_chain(model), layer_values(model, x), strict=True):
+    for link, value in zip(as_chain(model, x), layer_values(model, x), strict=True):
         features = all_finite(value.flatten(1), f"the output of {type(link.module).__name__}")
         singular = torch.linalg.svdvals(features)
         rounding = max(features.shape) * torch.finfo(features.dtype).eps * float(singular[0])

@@ -181,7 +181,7 @@ def backpropagate(
         raise InvalidType(f"the inputs must be floating-point numbers, not {x.dtype}")
     if x.ndim < 2 or len(x) == 0:
         raise ShapeMismatch(f"x must be [samples, ...] with a sample, not {list(x.shape)}")
-    links = as_chain(model)
+    links = as_chain(model, x)
     with evaluation_mode(model), torch.no_grad():
         values = [x.detach()]
         for link in links:
