@@ -311,7 +311,7 @@ def test_every_finding_says_something_and_nothing_is_changed(name: str) -> None:
         ("noisy", "units", "draws random numbers in a way that cannot be fixed"),
         ("picky", "risk", "the model raised ValueError on inputs of shape [24, 4]"),
         ("picky", "curvature", "the model raised ValueError: at most eight rows, please"),
-        ("picky", "width", "its forward pass asks Python about its input (len, if, for)"),
+        ("picky", "width", "the network is wider than its number of inputs, 4"),
         ("token ids", "linearity", "the inputs are torch.int64, and a derivative needs real"),
         ("several targets", "margins", "the task is a regression, not a classification"),
         ("no parameters", "units", "the model has no parameters"),

@@ -174,7 +174,7 @@ def test_reasons_name_the_operation_and_its_place() -> None:
     report = tt.audit(net, (x, y), only=["lipschitz", "certified-radius", "width"], budget=None)
     reasons = {f.name: f.claims[0].reason for f in report.findings}
     assert reasons["lipschitz"] == (
-        "the network uses exp, of which no bound is known here (in layer '2', Odd)"
+        "no bound is known: there is no rule for exp (in layer '2', Odd)"
     )
     assert reasons["certified-radius"] == reasons["lipschitz"]
     assert "layer '2' is a Odd" in reasons["width"]

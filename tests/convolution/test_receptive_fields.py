@@ -176,6 +176,7 @@ def test_branches_and_shortcuts() -> None:
     assert not found["last"].whole
     assert found["last"].share == pytest.approx(49 / (15 * 21))
     block = dependence(PreActivationBlock(2, 2, 1), (2, 11, 11))[-1]
+    assert block.name == "(output)"
     assert block.size == (5, 5)  # two 3 x 3 layers, with or without the shortcut
     theory = {f.name: f for f in receptive_fields(Branches(), (1, 15, 21))}
     assert {k: f.box for k, f in theory.items()} == {k: d.box for k, d in found.items()}

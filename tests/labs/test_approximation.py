@@ -13,7 +13,7 @@ from torchtheory.labs.engine.run import run_lab
 
 def test_labels_of_sines_at_their_smallest_number() -> None:
     assert run_lab("label-coding", settings={"sines": 29}).problems == []
-    with pytest.raises(InvalidInput, match="sines must be a whole number from 29 to 40, not 20"):
+    with pytest.raises(InvalidInput, match="sines must lie in the range 29 to 40, not 20"):
         run_lab("label-coding", settings={"sines": 20})
 
 

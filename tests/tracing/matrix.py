@@ -1,4 +1,4 @@
-"""What every analysis says of every architecture: `python -m tests.tracing.matrix` prints the page.
+"""What every analysis says of every architecture: `python -m tests.tracing.matrix` writes the page.
 
 A cell is empty where the analysis works, else the reason in one sentence: an operation that has no
 rule, or why the theory does not speak of such a network.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -116,15 +117,45 @@ def cell(analysis: str, name: str) -> str:
     return ""
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
+
+_HEAD = """# What works on which architecture
+
+Every analysis that looks into a network, on small networks of many kinds (those of transformers and
+PyTorch Geometric are theirs). A cross means that it works; otherwise the reason stands below: an
+operation that has no rule, or why the theory does not speak of such a network. The page is made by
+`python -m tests.tracing.matrix`.
+
+"""
+
+
+def page(cells: dict[str, dict[str, str]]) -> str:
+    """The page of the documentation."""
+    lines = [f"| architecture | {' | '.join(cells)} |", f"|---|{':-:|' * len(cells)}"]
+    for name in ALL_NAMES:
+        marks = " | ".join("" if cells[k][name] else "×" for k in cells)
+        lines.append(f"| {name} | {marks} |")
+    counts = " | ".join(str(sum(not r for r in row.values())) for row in cells.values())
+    lines.append(f"| **of {len(ALL_NAMES)}** | {counts} |")
+    for analysis, row in cells.items():
+        reasons = [f"- {name}: {_plain(reason)}" for name, reason in row.items() if reason]
+        if reasons:
+            lines += ["", f"## {analysis[0].upper()}{analysis[1:]}", "", *reasons]
+    return _HEAD + "\n".join(lines) + "\n"
+
+
+def _plain(reason: str) -> str:
+    """One sentence without what Markdown would take for its own."""
+    short = reason if len(reason) <= 160 else f"{reason[:159]}…"
+    return short.replace("*", "·").replace("<", "").replace("|", "/")
+
+
 def main() -> None:
-    """Print every cell that does not work, and how many do."""
-    for analysis in ANALYSES:
-        reasons = {name: cell(analysis, name) for name in ALL_NAMES}
-        works = sum(not reason for reason in reasons.values())
-        print(f"{analysis}: {works} of {len(reasons)}")
-        for name, reason in reasons.items():
-            if reason:
-                print(f"    {name}: {reason[:150]}")
+    """Write the page, and print how many of each work."""
+    cells = {k: {name: cell(k, name) for name in ALL_NAMES} for k in ANALYSES}
+    PAGE.write_text(page(cells))
+    for analysis, row in cells.items():
+        print(f"{analysis}: {sum(not r for r in row.values())} of {len(row)}")
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def layer_values(network: Network) -> dict[str, Operation]:
     """The operation that makes the output of every layer, in order of use.
 
     Layers are the innermost modules; the model itself is one if nothing in it is. A layer used
-    twice appears as `name` and `name (2)`.
+    twice appears as `name` and `name (2)`, and an output that no layer makes as `(output)`.
     """
     named = {op.layer for op in network}
     inner = {a for a in named if not any(b != a and b.startswith(f"{a}.") for b in named)}
@@ -168,6 +168,9 @@ def layer_values(network: Network) -> dict[str, Operation]:
         use.append(op)
         if op.outputs and _is_layer_output(op.outputs[0]):
             found[label] = op
+    last = network.makers.get(network.output) if isinstance(network.output, Value) else None
+    if last is not None and last not in found.values() and _is_layer_output(network.output):
+        found["(output)"] = last
     return found
 
 
@@ -255,7 +258,8 @@ def dependence(model: nn.Module, example: Tensor | Sequence[int]) -> list[Depend
     becomes NaN exactly if it is computed from one of them, through any layers, branches and
     functions, and whatever the weights are (a product with 0 is NaN as well). A network that
     replaces NaN by numbers, as `torch.where(x > 0, x, 0)` does, is refused. Bisection finds both
-    ends of the field along each dimension. Layers are the innermost modules.
+    ends of the field along each dimension. Layers are the innermost modules, and the output
+    where none of them makes it.
 
     Args:
         model: any module or `.pt2` archive with one image or sequence as its input; it runs in

@@ -32,6 +32,7 @@ from torchtheory.explanation.propagation.marks import (
 )
 from torchtheory.explanation.rules import Rule
 from torchtheory.models.model import tensors_in
+from torchtheory.tracing.arguments import bind
 from torchtheory.tracing.interpret import Call, Rules, no_rule
 from torchtheory.tracing.names import plain_name
 from torchtheory.tracing.network import Network, Operation, Value, leaves, mapped, pair_up
@@ -239,6 +240,11 @@ class Step(Call):
     """
 
     trace: Propagation
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """By name; a step may stand for another operation than the recorded one."""
+        return bind(self.function, self.args, self.kwargs)
 
     @cached_property
     def signals(self) -> list[Tensor]:

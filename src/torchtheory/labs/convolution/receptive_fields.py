@@ -24,7 +24,7 @@ from torchtheory.labs.engine import COLORS, Run, lab
     full={"networks": 50, "draws": 100, "channels": 64},
     least={"networks": 2, "draws": 20, "channels": 8},
 )
-def fields(run: Run, networks: int = 8, draws: int = 30, channels: int = 32) -> None:
+def fields(run: Run, networks: int = 8, draws: int = 48, channels: int = 32) -> None:
     """The recursion against the support of gradients and against what units depend on in fact.
 
     Random chains of convolutions and pools, with strides and dilations. Then where squared

@@ -38,6 +38,7 @@ KeptNumbers = Mapping[str, Mapping[str, tuple[Claim, ...]]]
 _DERIVED = ("source", "verdict")
 _USUAL = {
     "tolerance": 0.0,
+    "blunt": False,
     "reason": "",
     "trivial": None,
     "interval": None,
