@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torchtheory.audit.engine.finding import FindingRecord, all_findings
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
 from torchtheory.models.problem import Problem
+from torchtheory.nets.unit_groups import permute_group
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +204,7 @@ def reasons(name: str, finding: str) -> str:
         ("one test sample", "risk", "one test sample has no two halves"),
         ("bare", "curvature", "the model has no parameters"),
         ("embedding", "lipschitz", "the inputs are torch.int64"),
-        ("shared", "permutation-symmetry", "no two dense layers or convolutions stand behind"),
+        ("shared", "permutation-symmetry", "no dense layer or convolution is read by another"),
         ("mlp", "risk", "the network was fitted to these samples"),
     ],
 )
@@ -335,11 +337,10 @@ def test_a_wrong_lipschitz_constant_is_caught(monkeypatch: pytest.MonkeyPatch) -
 def test_a_broken_permutation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchtheory.audit.findings import nets
 
-    def half(parameters: Any, layer: Any, order: Tensor) -> Any:
-        name = f"{layer.incoming}.weight"
-        return {**parameters, name: parameters[name][order]}
+    def half(parameters: Any, group: Any, order: Tensor) -> Any:
+        return permute_group(parameters, replace(group, outgoing=()), order)
 
-    monkeypatch.setattr(nets, "permute_units", half)
+    monkeypatch.setattr(nets, "permute_group", half)
     net, train, test = case("mlp")
     found = tt.audit(net, train, test, only=["permutation-symmetry"])
     assert [c.ids for c in found.violated] == [("N-23",)]

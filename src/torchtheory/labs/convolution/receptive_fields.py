@@ -21,10 +21,10 @@ from torchtheory.labs.engine import COLORS, Run, lab
     room="convolution",
     covers=["M-80", "N-64"],
     title="Fields grow with depth, what is looked at with its root",
-    full={"networks": 50, "draws": 100, "channels": 64},
+    full={"networks": 50, "draws": 150, "channels": 64},
     least={"networks": 2, "draws": 20, "channels": 8},
 )
-def fields(run: Run, networks: int = 8, draws: int = 48, channels: int = 32) -> None:
+def fields(run: Run, networks: int = 8, draws: int = 96, channels: int = 32) -> None:
     """The recursion against the support of gradients and against what units depend on in fact.
 
     Random chains of convolutions and pools, with strides and dilations. Then where squared
