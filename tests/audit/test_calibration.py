@@ -49,7 +49,9 @@ def value(record: FindingRecord, name: str) -> Any:
 def test_the_law_itself_is_called_calibrated(n: int, seed: int) -> None:
     record = calibration(Scaled(1.0), drawn(n, seed))
     (said,) = record.assessments
-    assert (said.state, said.area) == (State.FINE, Area.CALIBRATION)
+    assert said.area is Area.CALIBRATION
+    # few samples accuse nobody, and they do not acquit either
+    assert said.state is (State.FINE if n == 2000 else State.OPEN)
     assert said.figure == "reliability"
     assert said.number is not None
     assert [f.name for f in record.figures] == ["reliability"]

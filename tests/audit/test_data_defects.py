@@ -109,9 +109,9 @@ def test_healthy_networks_and_data_are_not_accused(name: str, seed: int) -> None
     assert report.warnings == []
     assert report.violated == []
     states = {a.area: a.state for a in report.diagnosis}
-    assert states[Area.DATA] is State.FINE
+    assert states[Area.DATA] in (State.FINE, State.OPEN)
     assert states[Area.FIT] is State.FINE
-    assert states[Area.GENERALIZATION] in (State.FINE, State.LOOK)
+    assert states[Area.GENERALIZATION] in (State.FINE, State.OPEN, State.LOOK)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

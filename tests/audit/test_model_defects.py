@@ -515,7 +515,7 @@ def test_rows_are_counted_without_padding() -> None:
     assert record.tables[0].rows == (("words", 11, 10, 1),)
     assert said(record) == []
     (sentence,) = said(made("embeddings", Problem(Words(41, padding=0), data)))
-    assert sentence.startswith("30 of the 40 rows of the embedding table words are never used")
+    assert sentence.startswith("30 of the 40 rows of the embedding table words are used by no")
 
 
 def test_a_table_that_is_the_last_layer_as_well_is_trained_everywhere() -> None:

@@ -17,6 +17,7 @@ from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import Table
 from torchtheory.core.statement import CounterExample
+from torchtheory.core.usual import below
 from torchtheory.labs.engine.registry import Lab
 from torchtheory.labs.engine.run import Run
 
@@ -191,6 +192,11 @@ def audit(*, hostile: bool = False) -> Audit:
     )
     second.look("Gradients shrink fivefold." + text, figure="mistakes", usual="less" + text)
     second.fine("Inputs are of one scale." + text, area=Area.DATA)
+    second.open(
+        replace(SHARE, label="Distance of the classes' shares" + text, high=0.5),
+        below(0.4),
+        area=Area.CALIBRATION,
+    )
     third.fine("It has 2 parameters per sample." + text)
     third.not_done("M-19", r"\lambda \le 2/\eta", "stopped after 2 s for want of time" + text)
     third.checks("N-08", r"\text{pieces are affine}").at_most(0.0, 1e-9)

@@ -1,7 +1,9 @@
-"""What an audit comes to in an area a reader asks about: fine, worth a look, a defect.
+"""What an audit comes to in an area a reader asks about: fine, open, worth a look, a defect.
 
 A finding *assesses*: it says in which state an area is, by which number, what is usual, and what to
-do. The diagnosis of an area is the most serious thing that was said about it.
+do. Where the range of that number lies in part within what is usual and in part outside of it,
+neither can be said, and the state is *open*. The diagnosis of an area is the most serious thing
+that was said about it.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class State(StrEnum):
 
     DEFECT = "defect"
     LOOK = "look here"
+    OPEN = "open"
     FINE = "fine"
     UNMEASURED = "not measured"
 

@@ -20,7 +20,13 @@ from torchtheory.report.numbers import duration
 from torchtheory.report.results import AuditFinding, AuditResult, quantity_words
 
 #: A sign beside each word, so that color is never alone.
-STATE_MARKS = {State.DEFECT: "✗", State.LOOK: "!", State.FINE: "✓", State.UNMEASURED: "–"}
+STATE_MARKS = {
+    State.DEFECT: "✗",
+    State.LOOK: "!",
+    State.OPEN: "?",
+    State.FINE: "✓",
+    State.UNMEASURED: "–",
+}
 
 #: What a violated self-check means, wherever it is shown.
 OUR_ERROR = (
@@ -156,7 +162,7 @@ class AuditParts:
         worst = min((r.state for r in self.rows), key=list(State).index, default=State.UNMEASURED)
         late = sum(not f.complete for f in self.audit.findings)
         mostly_undone = 2 * late > len(self.audit.findings)
-        return State.UNMEASURED if mostly_undone and worst is State.FINE else worst
+        return State.UNMEASURED if mostly_undone and worst in (State.OPEN, State.FINE) else worst
 
     @property
     def claims(self) -> list[Claim]:

@@ -49,6 +49,7 @@ _STYLES = {
 _STATE_STYLES = {
     State.DEFECT: "bold red",
     State.LOOK: "yellow",
+    State.OPEN: "cyan",
     State.FINE: "green",
     State.UNMEASURED: "dim",
 }

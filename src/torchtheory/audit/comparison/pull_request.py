@@ -24,6 +24,7 @@ ROWS = 15
 _MARKS = {
     State.DEFECT: "❌",
     State.LOOK: "⚠️",
+    State.OPEN: "❔",
     State.FINE: "✅",
     State.UNMEASURED: "–",
 }

@@ -166,7 +166,7 @@ class ClaimChange:
         }
 
 
-#: How serious the states of an area are; that it was not measured says nothing.
+#: How serious the states of an area are; that it is open or was not measured says nothing.
 _SERIOUS = {State.FINE: 0, State.LOOK: 1, State.DEFECT: 2}
 
 

@@ -19,6 +19,7 @@ from torchtheory.core.marks import marked_markdown, record_text
 from torchtheory.core.outputs import write_outputs
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import Table
+from torchtheory.report.audit_parts import STATE_MARKS
 from torchtheory.report.html import page
 from torchtheory.report.markdown import inline_text, table_text
 from torchtheory.report.numbers import number_text
@@ -28,8 +29,12 @@ from torchtheory.report.wording import counted
 #: Most quantities that are drawn.
 CURVES = 9
 
-MARKS = {State.DEFECT: "✗", State.LOOK: "!", State.FINE: "✓", State.UNMEASURED: "–"}
-_STYLES = {State.DEFECT: "bold red", State.LOOK: "yellow", State.FINE: "green"}
+_STYLES = {
+    State.DEFECT: "bold red",
+    State.LOOK: "yellow",
+    State.OPEN: "cyan",
+    State.FINE: "green",
+}
 
 # Names below a figure.
 _TICKS = 8
@@ -203,7 +208,7 @@ def series_page(made: AuditSeries) -> str:
         f"{len(made.audits)} audits",
         plain_words=True,
         series=made,
-        marks=MARKS,
+        marks=STATE_MARKS,
         classes={State.DEFECT: "violated", State.LOOK: "vacuous", State.FINE: "holds"},
         figures=curve_figures(made),
         numbers=_numbers(made),
@@ -239,7 +244,9 @@ def print_series(made: AuditSeries, console: Console) -> None:
     for k, name in enumerate(made.names):
         said = [made.state(k, area) for area in made.areas]
         states = [State.UNMEASURED if a is None else a.state for a in said]
-        grid.add_row(Text(name), *(Text(MARKS[s], style=_STYLES.get(s, "dim")) for s in states))
+        grid.add_row(
+            Text(name), *(Text(STATE_MARKS[s], style=_STYLES.get(s, "dim")) for s in states)
+        )
     console.print(grid)
     if made.silence:
         console.print(Text(made.silence, style="dim"))
@@ -301,4 +308,4 @@ def _shown(q: Quantity | None) -> str:
 
 
 def _cell(said: Assessment | None) -> str:
-    return "–" if said is None else f"{MARKS[said.state]} {said.state}"
+    return "–" if said is None else f"{STATE_MARKS[said.state]} {said.state}"

@@ -100,7 +100,7 @@ def verdict_sentence(audit: Diagnosed) -> str:
 
 def _judgment(audit: Diagnosed) -> str:
     said = list(audit.diagnosis)
-    bad, look, fine, silent = ([a for a in said if a.state is state] for state in State)
+    bad, look, undecided, fine, silent = ([a for a in said if a.state is state] for state in State)
     if len(bad) == 1:
         return f"One defect: {bad[0].sentence}"
     if bad:
@@ -114,6 +114,11 @@ def _judgment(audit: Diagnosed) -> str:
         )
     if look:
         return f"No defect was found; worth a look: {_listed(look)}."
+    if undecided:
+        return (
+            f"Nothing wrong was found, but too little was measured to decide about "
+            f"{_listed(undecided)}."
+        )
     if fine and silent:
         measured = (
             "one area that was" if len(fine) == 1 else f"{_NUMBERS[len(fine)]} areas that were"
@@ -148,7 +153,13 @@ def chosen_pictures(findings: Sequence[Found]) -> list[tuple[str, Figure]]:
         state: [(f.name, a.figure) for f in findings for a in f.assessments if a.state is state]
         for state in State
     }
-    wanted = [*said[State.DEFECT], *said[State.LOOK], *USUAL_PICTURES, *said[State.FINE]]
+    wanted = [
+        *said[State.DEFECT],
+        *said[State.LOOK],
+        *said[State.OPEN],
+        *USUAL_PICTURES,
+        *said[State.FINE],
+    ]
     found = [place for place in dict.fromkeys(wanted) if place in drawn][:PICTURES]
     shown = {drawn[place][0].area for place in found}
     for place, (finding, _) in drawn.items():

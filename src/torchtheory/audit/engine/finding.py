@@ -45,8 +45,10 @@ from torchtheory.core.naming import check_name, same_function
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.random import as_generator
 from torchtheory.core.record import Record
+from torchtheory.core.usual import Usual
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.report.numbers import number_words
 from torchtheory.report.results import quantity_words
 from torchtheory.report.wording import counted, tally
 
@@ -160,7 +162,8 @@ class FindingRecord(Record):
         Args:
             sentence: what is wrong, with its number, for a reader who knows no theory.
             number: the quantity that decided.
-            usual: what is usual of it, such as `"below 0.05"`.
+            usual: what is usual of it, such as `below(0.05)`. Unless the whole range of the number
+                lies outside of such limits, the state becomes *open*, whatever the sentence says.
             action: what to do.
             figure: name of this finding's figure that shows it.
             area: what it is about; the finding's own unless given.
@@ -189,8 +192,29 @@ class FindingRecord(Record):
         figure: str = "",
         area: Area | None = None,
     ) -> None:
-        """Say that an area is as it should be, and by which number; see `defect`."""
+        """Say that an area is as it should be, and by which number; see `defect`.
+
+        Unless the whole range of the number lies within the limits of `usual`, the state is *open*.
+        """
         self._assess(State.FINE, sentence, number, usual, "", figure, area)
+
+    def open(
+        self, number: Quantity, usual: Usual, *, figure: str = "", area: Area | None = None
+    ) -> None:
+        """Say that a number may be usual or not, wherever in its range it lies; see `defect`.
+
+        What is said, and what would decide it, follows from the number and its limits.
+        """
+        sentence = (
+            f"{number.label[:1].upper()}{number.label[1:]} lies between "
+            f"{number_words(number.low)} and {number_words(number.high)}, and usual is {usual}: "
+            "which of the two it is cannot be told."
+        )
+        where = self.area if area is None else Area(area)
+        action = _would_decide(number, usual)
+        self.assessments.append(
+            Assessment(where, State.OPEN, sentence, number, usual, action, figure, self.name)
+        )
 
     def _assess(
         self,
@@ -202,6 +226,11 @@ class FindingRecord(Record):
         figure: str,
         area: Area | None,
     ) -> None:
+        if number is not None and isinstance(usual, Usual):
+            sure = usual.holds_all_of if state is State.FINE else usual.holds_none_of
+            if not sure(number):
+                self.open(number, usual, figure=figure, area=area)
+                return
         where = self.area if area is None else Area(area)
         self.assessments.append(
             Assessment(where, state, sentence, number, usual, action, figure, self.name)
@@ -456,6 +485,18 @@ def examine(
         record.not_applicable(found.covers, statement, reason)
     record.seconds = time.perf_counter() - start
     return record
+
+
+def _would_decide(number: Quantity, usual: Usual) -> str:
+    """How many samples, or what else, would put a range on one side of what is usual."""
+    needed = usual.samples_to_decide(number)
+    if needed is None:
+        return "A larger budget may decide it."
+    needed = max(needed, number.used + 1)
+    if number.sampled and needed <= number.population:
+        there = f"{needed:,} of the {number.population:,} samples"
+        return f"About {there} would decide it: give a larger budget."
+    return f"About {needed:,} samples would decide it, and {number.used:,} were looked at."
 
 
 def _late(seconds: float, at_most: float) -> str:

@@ -16,6 +16,7 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import below
 from torchtheory.generalization.learning.calibration import (
     CalibrationTest,
     ReliabilityBin,
@@ -38,7 +39,7 @@ LEAST = 50
 SIGNIFICANT = 0.001
 
 #: Calibration errors that are worth a look, and that are a defect.
-SMALL, LARGE = 0.02, 0.1
+SMALL, LARGE = 0.05, 0.1
 
 STATEMENT = r"P(\hat y = y \mid \hat p) = \hat p"
 
@@ -219,7 +220,8 @@ def judge_calibration(
     # a temperature that lowers the loss on samples it was not fitted to settles what bins may not
     fixed = repaired is not None and repaired.clearly
     if tested.p_value > SIGNIFICANT or (error.low < SMALL and not fixed):
-        gap, usual = "" if tested.p_value > 0.05 else ", a small gap", f"below {SMALL:g}"
+        gap = "" if tested.p_value > 0.05 else ", a small gap"
+        usual: str = below(SMALL)
         if error.low >= SMALL:
             gap, usual = ", a gap that may be chance", f"{usual}, but for chance"
         record.fine(f"{sentence}{gap}.", number=error, usual=usual, figure="reliability")
@@ -230,7 +232,7 @@ def judge_calibration(
     say(
         f"{sentence}: it claims to be {way} certain than it is.",
         number=error,
-        usual=f"below {SMALL:g}",
+        usual=str(below(SMALL)),  # a repair that works has shown it where bins cannot
         action=repair_action(repaired),
         figure="reliability",
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import part_of
 from torchtheory.core.intervals import clopper_pearson
+from torchtheory.core.usual import below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.report.wording import counted
@@ -51,7 +52,7 @@ def embeddings(problem: Problem, record: FindingRecord) -> None:
         return
     part = part_of(samples)
     rows = []
-    worst: tuple[float, str, int, int] | None = None
+    worst: tuple[int, str, int] | None = None
     for name, mask in used.items():
         padding = tables(problem)[name].padding
         counted_rows = torch.ones_like(mask)
@@ -59,44 +60,50 @@ def embeddings(problem: Problem, record: FindingRecord) -> None:
             counted_rows[padding] = False
         total, unused = int(counted_rows.sum()), int((counted_rows & ~mask).sum())
         rows.append((name, total, total - unused, unused))
-        if total and (worst is None or unused / total > worst[0]):
-            worst = (unused / total, name, unused, total)
+        if total and (worst is None or unused > worst[0]):
+            worst = (unused, name, total)
     record.table(
         "embeddings",
-        ("table", "rows", "used", "never used"),
+        ("table", "rows", "used", "not used"),
         rows,
         caption=f"Rows that the training data looks up{part}.",
     )
     if worst is None:
         return
-    share, name, unused, total = worst
+    unused, name, total = worst
+    share = unused / total
     # samples that were not looked at may use more rows, but no more than they have entries
     further = (samples.population - len(samples)) * most[name]
+    surely = max(0, unused - further)
     number = record.quantity(
         "unused-rows",
-        "share of rows never used",
+        f"share of rows of {name or 'the table'} that no training sample uses",
         share,
-        low=max(0, unused - further) / total,
+        low=surely / total,
         high=share,
         basis="rows that the other samples could use",
         samples=samples,
     )
+    whole = len(samples) == samples.population
     if share > UNUSED:
         width = tables(problem)[name].width
         record.look(
-            f"{unused:,} of the {total:,} rows of the embedding table {name} are never used by the "
-            f"training data"
-            f"{part}: they keep the values they were drawn with.",
+            f"{surely:,} {'' if whole else 'or more '}of the {total:,} rows of the embedding table "
+            f"{name} are used by no training sample: this training does not change them.",
             number=number,
-            usual=f"below {UNUSED:g}",
-            action=f"A table of {total - unused:,} rows would do ({unused * width:,} parameters "
-            "fewer); map what is not in the training data to one row of its own.",
+            usual=below(UNUSED),
+            action=f"Unless new data needs them, a table of {total - unused:,} rows would do "
+            f"({unused * width:,} parameters fewer); map what is not in the training data to one "
+            "row of its own."
+            if whole
+            else "",
         )
     else:
         record.headline(
-            f"The training data uses {1 - share:.0%} of the rows of the table {name}{part}."
+            f"The training data uses {1 - share:.0%} {'' if whole else 'or more '}of the rows of "
+            f"the table {name}{part}."
         )
-    if problem.test is not None and len(samples) == samples.population:
+    if problem.test is not None and whole:
         _rows_of_test(problem, record, used)
 
 
@@ -196,7 +203,9 @@ def _index(op: Operation) -> Value:
 def rows_used(problem: Problem, samples: Samples) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Which rows of every table are looked up, `[rows]` of bool, and most entries of a sample.
 
-    Without tables that are used otherwise: as the last layer as well, or cut at a length.
+    Without tables that are used otherwise: as the last layer as well, or cut at a length. One that
+    is read at 0, 1, 2, … has a row for every place, and which of them are used is no matter of the
+    data's words.
     """
     found = {
         name: torch.zeros(table.rows, dtype=torch.bool)
@@ -204,12 +213,26 @@ def rows_used(problem: Problem, samples: Samples) -> tuple[dict[str, Tensor], di
         if not table.otherwise
     }
     most = dict.fromkeys(found, 0)
+    places = set(found)
     for count, here in _indices(problem, samples):
         for name, index in here:
             if name in found:
+                if not _counts_up(index):
+                    places.discard(name)
                 found[name][index.flatten().cpu()] = True
                 most[name] = max(most[name], -(-index.numel() // max(1, count)))
+    for name in places:
+        del found[name]
     return found, most
+
+
+def _counts_up(index: Tensor) -> bool:
+    """Whether what is looked up are the places themselves.
+
+    >>> _counts_up(torch.arange(3).expand(2, 3)), _counts_up(torch.tensor([[4, 5], [1, 1]]))
+    (True, False)
+    """
+    return index.ndim > 0 and index.shape[-1] > 1 and bool((index.diff(dim=-1) == 1).all())
 
 
 def _indices(problem: Problem, samples: Samples) -> Iterator[tuple[int, list[tuple[str, Tensor]]]]:

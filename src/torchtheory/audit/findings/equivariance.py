@@ -14,6 +14,7 @@ from torchtheory.audit.findings.hypotheses import classification, deterministic
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.core.usual import below
 from torchtheory.equivariance.actions import Element, Group, flips, translations
 from torchtheory.equivariance.functions import constant_part, relative_defects
 from torchtheory.equivariance.layers import LayerEquivariance, equivariance_by_layer
@@ -135,7 +136,7 @@ def _assess(
     )
     where = _where(layers)
     number = record.quantities[0]
-    usual = f"below {OFTEN:.0%}"
+    usual = below(OFTEN, f"below {OFTEN:.0%}")
     if side < LARGE:
         record.headline(
             f"{said}; of images of {side} pixels that is a step of {1 / side:.0%} of their size. "
@@ -155,7 +156,7 @@ def _assess(
     elif one.changed.high < OFTEN:
         record.fine(f"{said}.", number=number, usual=usual, figure="moves")
     else:
-        record.headline(f"{said}.")
+        record.open(number, usual, figure="moves")
     if where:
         record.headline(where)
 

@@ -26,6 +26,7 @@ from torchtheory.audit.findings.input_units import no_noise
 from torchtheory.core.errors import EmptyData, UnsupportedModel
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, largest_mean_interval
+from torchtheory.core.usual import below
 from torchtheory.explanation.by_feature import (
     Method,
     agreement,
@@ -362,11 +363,12 @@ def _say_places(record: FindingRecord, name: str, samples: Samples, found: Cleve
         f"{worst.label} once they get {_where(worst)} of samples of that class"
         f"{part_of(name, samples)}"
     )
+    usual = below(CONVERTED, f"below {CONVERTED:.0%}")
     if largest.low > CONVERTED:
         record.look(
             f"{sentence}: the class hangs on this place more than on anything else.",
             number=number,
-            usual=f"below {CONVERTED:.0%}",
+            usual=usual,
             action="Look whether a tag, a frame or a leaked feature stands there, and whether new "
             "data will have it; if not, remove it and train again.",
             figure="places",
@@ -375,9 +377,11 @@ def _say_places(record: FindingRecord, name: str, samples: Samples, found: Cleve
         record.fine(
             f"No small place alone makes a class of most other samples: at most {sentence}.",
             number=number,
-            usual=f"below {CONVERTED:.0%}",
+            usual=usual,
             figure="places",
         )
+    else:
+        record.open(number, usual, figure="places")
     record.headline(f"{sentence}.")
 
 

@@ -23,6 +23,7 @@ from torchtheory.core.intervals import (
     mean_interval,
     median_interval,
 )
+from torchtheory.core.usual import above, below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.training.losses.risks import most_frequent_errors, sample_losses
@@ -226,16 +227,12 @@ def _assess_test_error(
     elif gap.low > 0 and gap.value >= LARGE_GAP:
         record.look(
             f"It overfits: it errs on {train.estimate:.1%} of the training data and on {where}.",
-            number=gap, usual=f"below {LARGE_GAP}", figure="risk",
+            number=gap, usual=below(LARGE_GAP), figure="risk",
             action="More data, weight decay, augmentation or an earlier stop would narrow the gap.",
         )  # fmt: skip
     elif test.high >= trivial > 0:
-        record.look(
-            f"It errs on {where}, and nothing shows that this is less than always naming the most "
-            f"frequent class ({trivial:.1%}).",
-            number=error, usual=f"below {trivial:.1%}", figure="risk",
-            action="Give more test data, or train further.",
-        )  # fmt: skip
+        usual = below(trivial, f"below {trivial:.1%}, the error of the most frequent class")
+        record.open(error, usual, figure="risk")
     elif test.estimate > LITTLE * trivial > 0:
         record.look(
             f"It errs on {where}; always naming the most frequent class errs on {trivial:.1%}.",
@@ -359,7 +356,7 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
         "train-explained", "R² on the training data", train.estimate if whole else train,
         samples=problem.train,
     )  # fmt: skip
-    usual = "above 0, the error of predicting the mean"
+    usual = above(0, "above 0, the error of predicting the mean")
     said = f"R² is {train.estimate:.3g} on the training data"
     if train.low <= 0 and len(problem.train) >= FEWEST_RESIDUALS:
         say = record.defect if train.high < EXPLAINED else record.look
@@ -402,10 +399,7 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
             action="More data, weight decay or an earlier stop would narrow the gap.",
         )  # fmt: skip
     elif test.low <= 0:
-        record.look(
-            f"Nothing shows that the network is better on new data than the mean: {said}.",
-            number=share, usual=usual, action="Give more test data, or train further.",
-        )  # fmt: skip
+        record.open(share, usual)
     else:
         record.fine(f"{said}.", number=share, usual=usual)
 

@@ -19,6 +19,7 @@ from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
 from torchtheory.core.budget import time_left
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
+from torchtheory.core.usual import above
 from torchtheory.graphs.bottlenecks import bottleneck
 from torchtheory.graphs.convolutions import GCN
 from torchtheory.graphs.graph import Graph
@@ -164,7 +165,7 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
             f"The layers make all nodes alike: a share of {means[0]:.2g} of the input is about the "
             f"node itself and {last.value:.2g} of the last layer, and {answer}.",
             number=last,
-            usual=f"above {ALIKE:g}",
+            usual=above(ALIKE),
             action="Use fewer layers of message passing, or add shortcuts from the input or from "
             "layer to layer.",
             figure="layers",
@@ -174,7 +175,7 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
             f"A share of {last.value:.2g} of the last layer is about the node itself, "
             f"{means[0]:.2g} of the input; the answers are better than one for all.",
             number=last,
-            usual=f"above {ALIKE:g}",
+            usual=above(ALIKE),
             action="If more layers do worse, add shortcuts from layer to layer.",
             figure="layers",
         )
@@ -185,11 +186,11 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
             f"Nodes stay apart: a share of {last.value:.2g} of the last layer is about the node "
             "itself.",
             number=last,
-            usual=f"above {ALIKE:g}",
+            usual=above(ALIKE),
             figure="layers",
         )
     else:
-        record.headline(f"A share of {last.value:.2g} of the last layer is about the node itself.")
+        record.open(last, above(ALIKE), figure="layers")
 
 
 def _known_of_nodes(held: Held, generator: torch.Generator) -> tuple[list[str], Tensor]:

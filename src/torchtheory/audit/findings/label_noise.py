@@ -27,6 +27,7 @@ from torchtheory.audit.findings.input_neighbors import (
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import below
 from torchtheory.data.neighbors import (
     LabelInformation,
     comparable,
@@ -357,7 +358,7 @@ def _noise(problem: Problem, record: FindingRecord, search: InputNeighbors, word
     )  # fmt: skip
     names = _table(problem, record, votes, words)
     found = clopper_pearson(int(bad.sum()), q, 1 - 2 * alarm_level(record))
-    usual = f"below {CONTRADICTED}"
+    usual = below(CONTRADICTED)
     action = "Look at the samples in the table and fix their labels, or stop training earlier."
     if tested is not None:
         there, m = int(tested.learned.sum()), len(tested.samples)
@@ -367,7 +368,7 @@ def _noise(problem: Problem, record: FindingRecord, search: InputNeighbors, word
                 f"{int(bad.sum()):,} of {q:,} training labels contradict the samples around them, "
                 f"and the network has learned {learned:,} of these by heart; look at samples "
                 f"{names} first.",
-                number=share, usual=usual, action=action,
+                number=share, usual=str(usual), action=action,
             )  # fmt: skip
             return
     if found.low > CONTRADICTED:

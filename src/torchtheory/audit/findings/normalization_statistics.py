@@ -27,8 +27,9 @@ SAMPLES, GROUPS, LEAST = 2048, 16, 32
 #: training are off by a twentieth or so, and those that were reset by more than a tenth.
 OFF, RESET_OFF = 0.5, 0.1
 
-#: That other statistics make the loss smaller is said at this confidence.
-CONFIDENCE = 0.999
+#: That other statistics make the loss smaller is said at this confidence, and worth a look where
+#: they take off this share of it.
+CONFIDENCE, WORTH = 0.999, 0.1
 
 #: Where a larger share of its first value is left in an exponential average, it remembers it.
 REMEMBERED = 0.05
@@ -54,12 +55,14 @@ class Compared:
         off: how far they are from those of all samples, in standard deviations: the median over
             channels of the distance of (mean, logarithm of the deviation).
         without: the same with one group left out, `[G]`.
+        largest: the same as `off` of the channel that is farthest off.
         reset: whether they are those of a layer that has seen no data.
     """
 
     layer: str
     off: float
     without: Tensor
+    largest: float
     reset: bool
 
 
@@ -94,10 +97,11 @@ def normalization_statistics(problem: Problem, record: FindingRecord) -> None:
     compared = _compare(problem, renewed, shares)
     record.table(
         "statistics",
-        ("layer", "off by (standard deviations)", "as if it had seen no data"),
-        [(c.layer, c.off, c.reset) for c in compared],
+        ("layer", "off by (standard deviations)", "worst channel", "as if it had seen no data"),
+        [(c.layer, c.off, c.largest, c.reset) for c in compared],
         caption="How far the running statistics of every batch normalization are from those of "
-        f"{len(samples):,} training samples: median over channels.",
+        f"{len(samples):,} training samples: median over channels, and the "
+        "channel that is farthest off.",
     )
     reset = [c for c in compared if c.reset and c.off > RESET_OFF]
     worst = max(reset or compared, key=lambda c: c.off)
@@ -106,7 +110,7 @@ def normalization_statistics(problem: Problem, record: FindingRecord) -> None:
     )
     off = record.quantity(
         "statistics-off",
-        "running statistics, distance from those of the data",
+        "distance of running statistics from those of the data, median channel of the worst layer",
         made.estimate,
         low=max(0.0, made.low),
         high=made.high,
@@ -114,13 +118,26 @@ def normalization_statistics(problem: Problem, record: FindingRecord) -> None:
         unit="standard deviations",
         samples=samples,
     )
+    data = problem.test if problem.test is not None else problem.train
+    other = _averaged(problem, renewed, shares)
+    saved = _saved_loss(problem, other, data)
     if not reset and off.low <= OFF:
+        farthest = max(compared, key=lambda c: c.largest)
         record.headline(
-            f"The statistics of batch normalization are those of the training data: off by "
-            f"{off.value:.2g} standard deviations at most{part_of(samples)}.",
+            f"The running statistics of batch normalization are {off.value:.2g} standard "
+            f"deviations from those of the training data in the median channel of layer "
+            f"{worst.layer}, the worst by that, and {farthest.largest:.2g} in the worst channel of "
+            f"all, which is one of layer {farthest.layer}{part_of(samples)}.",
         )
+        if saved is not None and saved.low > WORTH * problem.risk(data):
+            record.look(
+                "Batch normalization holds statistics that are not the best there are. "
+                f"{_effect(problem, other, data)}",
+                number=off,
+                action=ACTION,
+            )
         return
-    _assess(problem, _averaged(problem, renewed, shares), record, worst, len(reset), off)
+    _assess(problem, other, record, worst, len(reset), off, saved)
 
 
 def _compare(problem: Problem, renewed: list[Problem], shares: Tensor) -> list[Compared]:
@@ -136,27 +153,30 @@ def _compare(problem: Problem, renewed: list[Problem], shares: Tensor) -> list[C
             for b in ("running_mean", "running_var")
         )
 
-        def off(
+        def each(
             weights: Tensor,
             mean: Tensor = mean,
             variance: Tensor = variance,
             means: Tensor = means,
             variances: Tensor = variances,
             eps: float = eps,
-        ) -> float:
+        ) -> Tensor:
             weights = (weights / weights.sum()).to(means)
             center, size = weights @ means, weights @ variances + eps
             shift = (mean - center).square() / size
             scale = ((variance + eps) / size).log().div(2).square()
-            return float((shift + scale).sqrt().median())
+            return (shift + scale).sqrt()
 
         without = []
         for k in range(len(renewed)):
             weights = shares.clone()
             weights[k] = 0.0
-            without.append(off(weights))
+            without.append(float(each(weights).median()))
         reset = bool((mean == 0).all()) and bool((variance == 1).all())
-        compared.append(Compared(name, off(shares), torch.tensor(without), reset))
+        off = each(shares)
+        compared.append(
+            Compared(name, float(off.median()), torch.tensor(without), float(off.max()), reset)
+        )
     return compared
 
 
@@ -180,9 +200,9 @@ def _assess(
     worst: Compared,
     reset: int,
     off: Quantity,
+    saved: Interval | None,
 ) -> None:
     data = problem.test if problem.test is not None else problem.train
-    saved = _saved_loss(problem, renewed, data)
     if not reset and (saved is None or saved.low <= 0):
         record.note(
             f"The running statistics of layer {worst.layer} are {off.value:.2g} standard "

@@ -36,6 +36,7 @@ from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.random import rademacher
+from torchtheory.core.usual import below
 from torchtheory.linalg.eigenvalues import EigenResult, top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator, apply
 from torchtheory.linalg.trace import trace
@@ -484,7 +485,7 @@ def _try_learning_rate(
         f"a copy{part_of(samples)}.",
         size=(5, 2.8),
     )
-    usual = "below 1"
+    usual = below(1)
     times = f"{over.value:.3g} times the stability limit 2/λ = {limit:.3g}"
     if over.low > 1 and worse:
         record.defect(

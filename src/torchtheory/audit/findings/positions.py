@@ -12,6 +12,7 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, labeled_positions
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
+from torchtheory.core.usual import above, below
 from torchtheory.models.losses import labeling_loss
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -220,20 +221,16 @@ def _against_the_most_frequent(
     if gain.high < 0:
         record.defect(
             "The network is worse than no network: " + compared,
-            number=number, usual="above 0", area=Area.FIT,
+            number=number, usual=above(0), area=Area.FIT,
             action="Check that the labels belong to the positions: one that is off by one, say.",
         )  # fmt: skip
     elif gain.low > 0:
         record.fine(
             f"The network knows more than how frequent {label}s are: " + compared,
-            number=number, usual="above 0", area=Area.FIT,
+            number=number, usual=above(0), area=Area.FIT,
         )  # fmt: skip
     else:
-        record.look(
-            f"The network cannot be told from always naming the most frequent {label}: " + compared,
-            number=number, usual="above 0", area=Area.FIT,
-            action="Train it longer, or give more test samples.",
-        )  # fmt: skip
+        record.open(number, above(0), area=Area.FIT)
 
 
 def _gap(record: FindingRecord, train: Interval, test: Interval, label: str) -> None:
@@ -246,7 +243,7 @@ def _gap(record: FindingRecord, train: Interval, test: Interval, label: str) -> 
         f"it errs at {train.estimate:.1%} of the {label}s of the training data and at "
         f"{test.estimate:.1%} of those of new data."
     )
-    usual = f"below {LARGE_GAP}"
+    usual = below(LARGE_GAP)
     if number.low > LARGE_GAP:
         record.look(
             "The network does much better on the training data: " + both,
@@ -256,3 +253,5 @@ def _gap(record: FindingRecord, train: Interval, test: Interval, label: str) -> 
         record.fine(
             "What it does on the training data carries over: " + both, number=number, usual=usual
         )
+    else:
+        record.open(number, usual)

@@ -15,6 +15,7 @@ from torchtheory.audit.findings.hypotheses import deterministic, has_parameters,
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import above
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.sequences.recurrent.gradients import LayerMemory, recurrent_gradients
@@ -220,7 +221,10 @@ def _assess(record: FindingRecord, memories: list[LayerMemory], samples: Samples
 def _assess_reach(
     record: FindingRecord, memories: list[LayerMemory], reach: Quantity, longest: int, part: str
 ) -> None:
-    usual = f"above {SMALL_PART * longest:.0f} of {longest}, if what matters is that far back"
+    usual = above(
+        SMALL_PART * longest,
+        f"above {SMALL_PART * longest:.0f} of {longest}, if what matters is that far back",
+    )
     certified = [m.certified_reach(SHARE) for m in memories]
     if reach.high < SMALL_PART * longest:
         known = [c for c in certified if c is not None]

@@ -22,6 +22,7 @@ from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
 from torchtheory.core.figure import label_text
 from torchtheory.core.intervals import median_interval
 from torchtheory.core.mapping import jacobian
+from torchtheory.core.usual import above, below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.primer.norms import pairwise_distances
@@ -174,7 +175,7 @@ def _assess_steepness(
         f"At the median sample the steepest direction is {ratio.estimate:.3g} times as steep as "
         f"the way from one sample to another{part_of(used)}."
     )
-    usual = f"below {STEEP:g}"
+    usual = below(STEEP)
     if ratio.low > STEEP:
         record.look(
             said,
@@ -184,7 +185,7 @@ def _assess_steepness(
             "noise on the inputs), or check that inputs are on one scale.",
             figure="jacobian",
         )
-    elif ratio.estimate <= STEEP:
+    else:
         record.fine(said, number=number, usual=usual, figure="jacobian")
 
 
@@ -436,7 +437,7 @@ def _assess_distances(
         f"Moving an input by {100 * ratio.estimate:.2g}% of the distance between samples of two "
         f"classes is enough to change the class of half of the {len(samples)} {name} samples tried"
     )
-    usual = f"above {SMALL:g}"
+    usual = above(SMALL)
     shown = (distances / typical)[known & torch.isfinite(distances)].cpu().numpy()
     record.figure(
         "distances",
@@ -463,12 +464,8 @@ def _assess_distances(
             "(adversarial training, or noise).",
             figure="distances",
         )
-    elif ratio.estimate >= SMALL:
-        record.fine(f"{said}.", number=share, usual=usual, figure="distances")
     else:
-        record.note(
-            f"{said}; whether that is less than usual ({usual}) cannot be told from so few samples."
-        )
+        record.fine(f"{said}.", number=share, usual=usual, figure="distances")
 
 
 def _plot_distances(ax: Any, shares: Any) -> None:

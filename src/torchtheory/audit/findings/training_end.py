@@ -24,10 +24,10 @@ from torchtheory.audit.findings.optimization import (
     eigenvalue_range,
     precise,
     sharpest,
-    spoken,
     too_few,
 )
 from torchtheory.core.intervals import Interval
+from torchtheory.core.usual import below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.operators import hessian_operator
@@ -122,7 +122,7 @@ def _still_falling(
         if len(others) else "all samples, with either end of the range of λ",
         samples=samples,
     )  # fmt: skip
-    usual = f"below {STILL_FALLING:g} at the end of training"
+    usual = below(STILL_FALLING, f"below {STILL_FALLING:g} at the end of training")
     removed = f"{100 * share.estimate:.2g}% of the loss of a constant prediction{part_of(samples)}"
     if share.low > STILL_FALLING:
         record.look(
@@ -135,8 +135,6 @@ def _still_falling(
         record.look(
             f"The network fits hardly better than a constant prediction: its loss is "
             f"{own.estimate:.3g}, that of a constant {plain.estimate:.3g}{part_of(samples)}.",
-            number=number,
-            usual=usual,
             action="See whether it was trained, and whether its gradients reach all layers.",
         )
     elif share.high <= STILL_FALLING:
@@ -146,8 +144,4 @@ def _still_falling(
             usual=usual,
         )
     else:
-        record.note(
-            f"Whether training is at its end cannot be told from {len(samples):,} samples: "
-            f"{DESCENT} steps of gradient descent remove {spoken(share)} of the loss of a "
-            "constant prediction."
-        )
+        record.open(number, usual)
