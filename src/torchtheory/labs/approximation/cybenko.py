@@ -305,7 +305,7 @@ SEEING = ("logistic", "tanh", "relu", "heaviside", "gaussian", "softplus")
     least={"points": 12, "units": 12},
 )
 def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> None:
-    """`units` random units at `points` random points of a square: the rank of their values.
+    """`units` random units at `points` random points of a square, apart: the rank of their values.
 
     Six activations reach the number of points, so no measure on the points is unseen, and as many
     units interpolate any values. Powers of degree q reach no more than the number of monomials,
@@ -314,7 +314,10 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
     Look at the unseen measure in the figure.
     """
     run.assumes(units >= points, f"{units} units cannot have rank {points}")
-    x = run.rand(points, 2)
+    # one point in the middle of a cell each: steps do not see two points that none of so many lines parts
+    side = math.ceil(math.sqrt(points))
+    cells = torch.randperm(side**2, generator=run.generator)[:points]
+    x = (torch.stack([cells // side, cells % side], 1) + 0.25 + 0.5 * run.rand(points, 2)) / side
     tests = {n: discriminatory_test(n, x, units, generator=run.generator) for n in SEEING}
     powers: dict[int, Any] = {
         q: discriminatory_test(lambda z, q=q: z**q, x, units, generator=run.generator)  # type: ignore[misc]
