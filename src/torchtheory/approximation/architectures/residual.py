@@ -163,7 +163,8 @@ def residual_memorizer(
 ) -> ResidualMemorizer:
     r"""The residual network of Hardt and Ma: $\Phi(x_i)=e_{y_i}$ for every sample.
 
-    A random linear map sends the inputs to $z_i\in\mathbb R^k$. Each block takes care of
+    A random linear map, drawn again where it does not separate, sends the inputs to
+    $z_i\in\mathbb R^k$. Each block takes care of
     $k$ samples: neuron $i$ is $\varrho(\langle z_i,z\rangle-\theta_i)$ with
     $\max_{j\ne i}\langle z_i,z_j\rangle<\theta_i<|z_i|^2$, which fires at $z_i$ only,
     and its column of $V$ moves $z_i$ to the point $q_{y_i}$ of its class, so
@@ -181,7 +182,7 @@ def residual_memorizer(
     True
     """
     x = as_points(x)
-    n, d = x.shape
+    n = len(x)
     k = whole_number(width, "width", least=1)
     if labels.shape != (n,) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise ShapeMismatch(f"labels must be whole numbers [{n}], not {list(labels.shape)}")
@@ -191,9 +192,9 @@ def residual_memorizer(
         raise InvalidInput("two inputs are equal: they cannot be told apart; drop one")
     classes = int(labels.max()) + 1
     source = as_generator(generator)
-    into = gaussian(k, d, generator=source, dtype=x.dtype, device=x.device) / math.sqrt(k)
-    z = x @ into.T
-    thresholds, sizes = _own_thresholds(z, f"{k} coordinates do not tell the samples apart")
+    into, z, thresholds, sizes = _separating_map(
+        x, k, source, f"{k} coordinates do not tell the samples apart"
+    )
     radius = float(thresholds.min() / z.norm(dim=1).max()) / 2
     directions = _spread_directions(classes, k, source, x)
     q = radius * directions
@@ -202,14 +203,14 @@ def residual_memorizer(
         part = slice(start, min(start + k, n))
         step = (q[labels[part]] - z[part]) / (sizes[part] - thresholds[part]).unsqueeze(1)
         blocks.append(ResidualBlock(z[part], -thresholds[part], step.T))
-    out = gaussian(classes, k, generator=source, dtype=x.dtype, device=x.device) / math.sqrt(k)
     if classes <= k:
         # q_j are multiples of unit vectors, which a linear map sends to e_j
         last = dense(torch.eye(classes, k).to(x) / radius, x.new_zeros(classes))
         network = ResidualNetwork(blocks, first=dense(into, x.new_zeros(k)), last=last)
     else:
-        p = directions @ out.T
-        own, size = _own_thresholds(p, f"{classes} classes need a larger width than {k}")
+        out, p, own, size = _separating_map(
+            directions, classes, source, f"{classes} classes need a larger width than {k}"
+        )
         step = (torch.eye(classes).to(x) - p) / (size - own).unsqueeze(1)
         network = ResidualNetwork(blocks, first=dense(into, x.new_zeros(k)))
         network.append(dense(out / radius, x.new_zeros(classes)))
@@ -217,6 +218,27 @@ def residual_memorizer(
     wanted = nn.functional.one_hot(labels, classes).to(x)
     residual = float((network(x) - wanted).abs().max())
     return ResidualMemorizer(network, residual, k, len(blocks))
+
+
+#: So often a map is drawn: for k of the order of log n most of them separate, but not every one.
+_DRAWS = 20
+
+
+def _separating_map(
+    x: Tensor, k: int, source: torch.Generator, problem: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A linear map to `k` coordinates, the images it separates, their thresholds and squares."""
+    for draw in range(_DRAWS):
+        into = gaussian(
+            k, x.shape[1], generator=source, dtype=x.dtype, device=x.device
+        ) / math.sqrt(k)
+        z = x @ into.T
+        try:
+            return into, z, *_own_thresholds(z, problem)
+        except InvalidInput:
+            if draw == _DRAWS - 1:
+                raise
+    raise AssertionError  # the last draw has returned or raised
 
 
 def _own_thresholds(z: Tensor, problem: str) -> tuple[Tensor, Tensor]:
