@@ -263,10 +263,10 @@ def width_and_test_error(
     covers=["A-50"],
     title="A cubic through noise: too few, enough, and too many powers",
     errata=["interpolation-threshold-of-polynomials"],
-    full={"repetitions": 50},
+    full={"repetitions": 500},
     least={"repetitions": 5, "samples": 10},
 )
-def polynomial_regression(run: Run, repetitions: int = 10, samples: int = 20) -> None:
+def polynomial_regression(run: Run, repetitions: int = 100, samples: int = 20) -> None:
     """Polynomials of degree 1 to 40 through noisy values of a cubic.
 
     The training error falls with the degree and vanishes once there are as many powers as points;
