@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.tracing.interpret import Call, Rule, Rules
+from torchtheory.tracing.kinds import PADS, RESIZES
 from torchtheory.tracing.network import Value, leaves, mapped
 
 
@@ -514,13 +515,8 @@ _WINDOWED: dict[str, Rule] = {
         for kind in ("avg", "max")
         for n in (1, 2, 3)
     },
-    **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
-    **{f"{kind}_pad{n}d": _padded for kind in ("reflection", "replication") for n in (1, 2, 3)},
-    **dict.fromkeys(
-        "interpolate upsample upsample_nearest1d upsample_nearest2d upsample_nearest3d "
-        "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d".split(),
-        _resized,
-    ),
+    **dict.fromkeys(PADS, _padded),
+    **dict.fromkeys(RESIZES, _resized),
 }
 _WHOLE: dict[str, Rule] = {
     "linear": _linear,

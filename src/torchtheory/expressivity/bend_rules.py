@@ -18,6 +18,7 @@ from torch import Tensor
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.naming import operation_words
 from torchtheory.tracing.interpret import Call, Rule, Rules
+from torchtheory.tracing.kinds import MAXIMA
 from torchtheory.tracing.network import leaves, mapped
 
 
@@ -542,7 +543,7 @@ _BENDS: dict[str, Rule] = {
     **dict.fromkeys(("min", "minimum", "amin"), _extreme(-1)),
     "aminmax": _extreme(1, -1),
     **dict.fromkeys("sort msort topk kthvalue median cummax cummin".split(), _ordered),
-    **{f"{kind}max_pool{n}d": _pool for kind in ("", "adaptive_") for n in (1, 2, 3)},
+    **dict.fromkeys(MAXIMA, _pool),
 }
 _AFFINE: dict[str, Rule] = {
     **dict.fromkeys(

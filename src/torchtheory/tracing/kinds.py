@@ -122,6 +122,12 @@ KIND_OF: Final[dict[str, Kind]] = {
     name: kind for kind, names in _NAMES.items() for name in names.split()
 }
 
+#: Families whose members differ in their dimensions and modes only, for tables of rules.
+AVERAGES: Final = tuple(name for name in KIND_OF if "avg_pool" in name)
+MAXIMA: Final = tuple(f"{kind}max_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3))
+RESIZES: Final = tuple(name for name in KIND_OF if name.startswith(("interpolate", "upsample")))
+PADS: Final = ("pad", *(name for name in KIND_OF if "_pad" in name))
+
 #: What an operation says about a tensor that its numbers do not change.
 DESCRIPTIONS: Final = frozenset(
     """

@@ -25,6 +25,7 @@ from torchtheory.generalization.vc.bounds import first_whole_number
 from torchtheory.generalization.vc.growth import log_sauer_polynomial, sauer_bound
 from torchtheory.models.problem import Problem
 from torchtheory.tracing.interpret import Call, Rule, Rules, in_terms_of, interpret
+from torchtheory.tracing.kinds import AVERAGES, MAXIMA, PADS, RESIZES
 from torchtheory.tracing.network import Network, Value, leaves, mapped
 from torchtheory.tracing.recorder import record
 
@@ -353,22 +354,16 @@ _RULES: dict[str, Rule] = {
     "prelu": _prelu,
     **dict.fromkeys("gt ge lt le".split(), _comparison),
     **dict.fromkeys("logical_not logical_and logical_or bitwise_not bitwise_and".split(), _joint),
+    **dict.fromkeys(MAXIMA, _choice),
     **dict.fromkeys(
-        """
-        max min amax amin maximum minimum sort msort topk kthvalue median cummax cummin
-        max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d
-        adaptive_max_pool3d
-        """.split(),
+        "max min amax amin maximum minimum sort msort topk kthvalue median cummax cummin".split(),
         _choice,
     ),
+    **dict.fromkeys((*AVERAGES, *RESIZES, *PADS), _joint),
     **dict.fromkeys(
         """
-        add sub rsub neg sum mean cumsum diff avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
-        adaptive_avg_pool2d adaptive_avg_pool3d interpolate upsample upsample_nearest1d
-        upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
-        upsample_bicubic2d upsample_trilinear3d pad constant_pad_nd reflection_pad1d
-        reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
-        windows fold col2im im2col tril triu index_add scatter_add trace diag diag_embed diagflat
+        add sub rsub neg sum mean cumsum diff windows fold col2im im2col tril triu index_add
+        scatter_add trace diag diag_embed diagflat
         """.split(),
         _joint,
     ),

@@ -18,15 +18,10 @@ from torchtheory.explanation.propagation.marks import (
     reduced,
 )
 from torchtheory.explanation.propagation.tracing import Handler, Step
+from torchtheory.tracing.kinds import AVERAGES, RESIZES
 
 _CONVOLUTIONS = """
     conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
-"""
-
-_AVERAGES = """
-    avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
-    interpolate upsample upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d
-    upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d fold col2im cumsum
 """
 
 
@@ -128,7 +123,7 @@ def _summed(step: Step) -> Any:
 AFFINE: dict[str, Handler] = {
     "linear": _by_weight,
     **dict.fromkeys(_CONVOLUTIONS.split(), _by_weight),
-    **dict.fromkeys(_AVERAGES.split(), _averaged),
+    **dict.fromkeys((*AVERAGES, *RESIZES, "fold", "col2im", "cumsum"), _averaged),
     "index_add": _added_at,
     "scatter_add": _added_at,
     "sum": _summed,

@@ -16,10 +16,7 @@ from torchtheory.explanation.propagation.marks import (
     reduced,
 )
 from torchtheory.explanation.propagation.tracing import Handler, Step
-
-_MAXIMA = """
-    max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
-"""
+from torchtheory.tracing.kinds import MAXIMA
 
 
 def _pooled_maximum(step: Step) -> Any:
@@ -65,7 +62,7 @@ def _larger(step: Step) -> Any:
 
 
 CHOICES: dict[str, Handler] = {
-    **dict.fromkeys(_MAXIMA.split(), _pooled_maximum),
+    **dict.fromkeys(MAXIMA, _pooled_maximum),
     **dict.fromkeys("amax amin max min sort topk msort kthvalue median".split(), _chosen),
     **dict.fromkeys(("maximum", "minimum"), _larger),
 }

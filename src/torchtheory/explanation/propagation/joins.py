@@ -21,6 +21,7 @@ from torchtheory.explanation.propagation.marks import (
     noted,
 )
 from torchtheory.explanation.propagation.tracing import Handler, Step, node
+from torchtheory.tracing.kinds import PADS
 
 
 def _joined(
@@ -203,15 +204,10 @@ def _filled(numbers: Tensor) -> Tensor:
     return numbers
 
 
-_PADS = """
-    pad constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
-    replication_pad2d replication_pad3d
-"""
-
 JOINS: dict[str, Handler] = {
     "cat": _cat,
     "stack": _cat,
-    **dict.fromkeys(_PADS.split(), _pad),
+    **dict.fromkeys(PADS, _pad),
     "where": _where,
     "masked_fill": _masked_fill,
     "tril": _triangle,

@@ -45,7 +45,6 @@ from torchtheory.kernels.learning.functions import Kernel
 from torchtheory.models.model import PureFunction
 from torchtheory.primer.gaussian_means import gaussian_mean
 from torchtheory.tracing.interpret import Call, Rule, Rules, interpret
-from torchtheory.tracing.kinds import KIND_OF
 from torchtheory.tracing.network import Network, Value
 from torchtheory.tracing.recorder import record
 
@@ -311,12 +310,7 @@ def _rules(parametrization: Parametrization) -> Rules:
             _on_places,
         ),
     }
-    entrywise = {
-        name: _activation
-        for name, kind in KIND_OF.items()
-        if kind == "entrywise" and name not in named
-    }
-    return Rules("no limit is known", {**entrywise, **named})
+    return Rules("no limit is known", named, {"entrywise": _activation})
 
 
 def _field(value: Any, call: Call) -> Field:

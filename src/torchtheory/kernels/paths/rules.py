@@ -29,6 +29,7 @@ from torchtheory.core.foreign_code import said
 from torchtheory.expressivity.bend_rules import per_dimension, pool_places
 from torchtheory.models.model import PureFunction
 from torchtheory.tracing.interpret import Call, Rule, Rules, in_terms_of, interpret
+from torchtheory.tracing.kinds import AVERAGES, MAXIMA, PADS, RESIZES
 from torchtheory.tracing.network import BatchSize, Network, Value, leaves
 from torchtheory.tracing.recorder import record
 
@@ -358,17 +359,12 @@ _POWERS: dict[str, Callable[[Call, Get, float], Any]] = {
     **dict.fromkeys(("mul", "div"), _product),
     "neg": _negative,
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _sum_with_product),
-    "mean": _averaged,
-    **{f"{kind}avg_pool{n}d": _averaged for kind in ("", "adaptive_") for n in (1, 2, 3)},
+    **dict.fromkeys(("mean", *AVERAGES), _averaged),
     "batch_norm": _normalized,
     **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
     "masked_fill": _masked,
     "setitem": _written,
-    **dict.fromkeys(
-        "interpolate upsample upsample_nearest1d upsample_nearest2d upsample_nearest3d "
-        "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d".split(),
-        _resized,
-    ),
+    **dict.fromkeys(RESIZES, _resized),
 }
 
 
@@ -616,11 +612,7 @@ def _where(call: Call) -> Any:
 #: Linear in one of their arguments, and in all that are added to it.
 _FACTORS = """
     linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
-    matmul rmatmul einsum outer tensordot inner kron div addmm addmv baddbmm avg_pool1d avg_pool2d
-    avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate upsample
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
-    upsample_bicubic2d upsample_trilinear3d pad constant_pad_nd reflection_pad1d reflection_pad2d
-    reflection_pad3d replication_pad1d replication_pad2d replication_pad3d windows fold col2im
+    matmul rmatmul einsum outer tensordot inner kron div addmm addmv baddbmm windows fold col2im
     im2col tril triu trace diag diag_embed diagflat mean
 """.split()
 _SUMS = "add sub rsub neg sum cumsum index_add scatter_add".split()
@@ -642,15 +634,11 @@ RULES = Rules(
                 **dict.fromkeys(("max", "maximum", "amax"), _extreme(1)),
                 **dict.fromkeys(("min", "minimum", "amin"), _extreme(-1)),
                 **dict.fromkeys(("sort", "topk", "kthvalue", "median"), _ordered),
-                **{
-                    f"{kind}max_pool{n}d": _max_pool
-                    for kind in ("", "adaptive_")
-                    for n in (1, 2, 3)
-                },
+                **dict.fromkeys(MAXIMA, _max_pool),
                 **dict.fromkeys(("gt", "ge", "lt", "le"), Truth),
                 **dict.fromkeys(("where", "masked_fill"), _where),
                 "mul": _times,
-                **dict.fromkeys(_FACTORS, _one_factor),
+                **dict.fromkeys((*_FACTORS, *AVERAGES, *RESIZES, *PADS), _one_factor),
                 **dict.fromkeys(_SUMS, _linear),
                 "batch_norm": _batch_norm,
                 "logical_not": Truth,

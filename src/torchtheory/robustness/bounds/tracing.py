@@ -43,7 +43,7 @@ from torchtheory.robustness.bounds.vertices import (
     signals_in,
 )
 from torchtheory.tracing.interpret import Call, Rule, Rules, interpret, no_rule
-from torchtheory.tracing.kinds import KIND_OF
+from torchtheory.tracing.kinds import AVERAGES, KIND_OF, PADS, RESIZES
 from torchtheory.tracing.network import BatchSize, Network, Operation, Value, leaves
 from torchtheory.tracing.recorder import record
 
@@ -278,24 +278,12 @@ RULES = Rules(
         **composed_rules.RULES,
         **dict.fromkeys(("add", "sub", "rsub"), add),
         **dict.fromkeys(("sum", "mean"), reduction),
-        **dict.fromkeys(
-            [f"{kind}avg_pool{d}d" for kind in ("", "adaptive_") for d in (1, 2, 3)], average
-        ),
+        **dict.fromkeys(AVERAGES, average),
         **dict.fromkeys(
             [f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3)], convolution
         ),
-        **dict.fromkeys(
-            ("interpolate", "upsample", "upsample_nearest1d", "upsample_nearest2d",
-             "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d",
-             "upsample_trilinear3d", "upsample_bicubic2d"),
-            upsampled,
-        ),
-        **dict.fromkeys(
-            ("pad", "constant_pad_nd", *(
-                f"{kind}_pad{d}d" for kind in ("reflection", "replication") for d in (1, 2, 3)
-            )),
-            _joined,
-        ),
+        **dict.fromkeys(RESIZES, upsampled),
+        **dict.fromkeys(PADS, _joined),
         **dict.fromkeys(("index_add", "scatter_add", "scatter_reduce", "index_put"), added_at),
         **dict.fromkeys(
             ("to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long", "bool",

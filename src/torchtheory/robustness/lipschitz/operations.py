@@ -66,19 +66,16 @@ from torchtheory.robustness.lipschitz.normalizations import (
 from torchtheory.robustness.lipschitz.products import attention, einsum, matmul, multiply
 from torchtheory.robustness.lipschitz.watched_pass import Kind, Pass, Untold, signals_in
 from torchtheory.tracing.interpret import Call, Rules
-from torchtheory.tracing.kinds import KIND_OF
+from torchtheory.tracing.kinds import AVERAGES, RESIZES
 from torchtheory.tracing.network import leaves
 
 #: Affine in any one argument as long as the others are constants.
-_AFFINE = frozenset(
+_AFFINE = frozenset(AVERAGES + RESIZES).union(
     """
-    avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
-    mean sum cumsum interpolate upsample upsample_nearest1d upsample_nearest2d upsample_nearest3d
-    upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d neg rsub
-    expand expand_as broadcast_to repeat tile repeat_interleave index_select gather take_along_dim
-    unfold windows fold tril triu hstack vstack lerp bilinear trace diff addmm baddbmm
-    tensordot outer rmatmul constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d
-    replication_pad2d index_add scatter_add
+    mean sum cumsum neg rsub expand expand_as broadcast_to repeat tile repeat_interleave
+    index_select gather take_along_dim unfold windows fold tril triu hstack vstack lerp bilinear
+    trace diff addmm baddbmm tensordot outer rmatmul constant_pad_nd reflection_pad1d
+    reflection_pad2d replication_pad1d replication_pad2d index_add scatter_add
     """.split()
 )
 _CASTS = frozenset("to float double half bfloat16 type type_as cpu cuda".split())
@@ -92,9 +89,8 @@ _SELECTS = frozenset(
 
 def rules_of(watch: Pass) -> Rules:
     """The rules for a pass."""
-    moves = {name for name, kind in KIND_OF.items() if kind == "moves"} - _CASTS
-    known = {*_RULES, *_AFFINE, *_SELECTS, *_CASTS, *moves}
-    return Rules("no bound is known", dict.fromkeys(known, partial(_followed, watch)))
+    rule, known = partial(_followed, watch), {*_RULES, *_AFFINE, *_SELECTS}
+    return Rules("no bound is known", dict.fromkeys(known, rule), {"moves": rule})
 
 
 def _followed(watch: Pass, call: Call) -> Any:
