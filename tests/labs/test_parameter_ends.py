@@ -148,6 +148,8 @@ def test_the_ends_of_a_lab_are_tried(at_its_ends: Lab) -> None:
     assert "is violated" in end_faults(at_its_ends, {"size": 40})[0]
     assert end_faults(at_its_ends, {"size": 99})[0].startswith("refused inside of the range")
     assert end_faults(at_its_ends, {"kind": "b"}) == []
+    # a switch between numbers takes nothing else, whatever the least of a count is
+    assert ends(Parameter("cube", Literal[3, 4], 4, 4, least=1)) == [3]
     # more samples than a few times the preset's cost time and show nothing new
     assert ends(Parameter("samples", int, 10, 20, least=10, most=1000)) == []
 

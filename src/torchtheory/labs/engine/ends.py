@@ -39,7 +39,7 @@ def ends(parameter: Parameter) -> list[Any]:
         found.append(tuple(quick[: parameter.items]))
         if parameter.least is not None:
             found.append(tuple(parameter.least if v == min(quick) else v for v in quick))
-    elif isinstance(quick, int | float) and not isinstance(quick, bool):
+    elif isinstance(quick, int | float) and not found:  # a switch has choices and no ends
         found += [end for end in (parameter.least, parameter.most) if end is not None]
         costly = LARGEST_TRIED * max(quick, 1)
         found = [v for v in found if isinstance(quick, float) or v <= costly]

@@ -228,6 +228,7 @@ def blocks(run: Run, case: Case) -> None:
         ]
 
     before = traces(case.net)
+    run.assumes(min(before) > 0, "no hidden unit is active on the data, so both blocks of the Hessian are 0")
     after = [traces(case.at(a)) for a in FACTORS]
     ratios = [[now / then for now, then in zip(row, before, strict=True)] for row in after]
     tanh = nn.Sequential(*(nn.Tanh() if isinstance(m, nn.ReLU) else m for m in case.net))

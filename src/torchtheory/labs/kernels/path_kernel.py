@@ -24,7 +24,7 @@ from torchtheory.training.loop.trainer import fit
     covers=["B-16"],
     title="Inner products over all paths of a network, without listing one",
     full={"networks": 500, "width": 1000, "sampled": 400_000},
-    least={"points": 3, "networks": 20, "width": 2, "sampled": 1_000},
+    least={"points": 3, "networks": 20, "width": 20, "sampled": 10_000},
 )
 def deep_path_kernel_lab(
     run: Run, points: int = 12, networks: int = 60, width: int = 200, sampled: int = 50_000

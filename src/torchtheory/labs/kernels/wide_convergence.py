@@ -473,6 +473,10 @@ def convergence(run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], steps: 
         "a step of 1.5 times the limit", torch.nan_to_num(wild.risks, posinf=1e300), promised=descents[0].predicted
     )
     half = steps // 2
+    run.assumes(
+        all(float(found.risks.min()) > 0 for found in descents),
+        f"within {steps} steps a risk on {len(x)} samples is 0 to the last digit, and its logarithm has no slope",
+    )
     for n, found in zip(widths, descents[::2], strict=True):
         rate = fit_slope(torch.arange(half, steps + 1), found.risks[half:].log(), log=False)
         run.states(

@@ -56,6 +56,7 @@ def weight_decay_factorization(
         starts: random factors that descent begins with.
         steps: of descent.
     """
+    run.assumes(rows >= columns, f"{rows} rows leave no room for {columns} orthonormal columns")
     left, _ = torch.linalg.qr(run.randn(rows, columns))
     right, _ = torch.linalg.qr(run.randn(columns, columns))
     sigma = 4 * 0.6 ** torch.arange(columns).double()
