@@ -574,8 +574,6 @@ def _holder(root: nn.Module, name: str) -> nn.Module:
 def _held(module: nn.Module, name: str) -> Tensor:
     last = name.rpartition(".")[2]
     found = module._parameters.get(last)
-    if found is None:
-        found = module._buffers.get(last)
     return found if found is not None else getattr(module, last)
 
 
