@@ -46,6 +46,8 @@ _LAYER = re.compile(r"([^;,]{0,300}),([\w.]{0,200}),(?:[\w.]*\.)?(\w{1,200})")
 # More dimensions than numpy has, or nested modules than a person names.
 _MOST_DIMENSIONS = 64
 _DEEPEST = 100
+# Shapes of inputs and weights that are remembered.
+_MOST_SIZED = 4096
 
 
 def load_exported(path: str | Path) -> nn.Module:
@@ -87,6 +89,7 @@ def load_exported(path: str | Path) -> nn.Module:
 class _Step:
     """A node of the graph: `outputs = function(*arguments)`, after which `last` can go.
 
+    `result` is the name of its output where that is one tensor, as for most.
     `layers` has the paths and classes of the modules that ran when it was exported, outermost
     first, and a name of the call of each.
     """
@@ -96,6 +99,10 @@ class _Step:
     outputs: list[Any]
     last: list[str]
     layers: tuple[tuple[str, str, str], ...]
+    result: str | None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Step:
+        return self  # nothing writes to it
 
 
 class ExportedNetwork(nn.Module):
@@ -149,7 +156,7 @@ class ExportedNetwork(nn.Module):
         floating = (v for v in self._state.values() if tensors[v].is_floating_point())
         self._reference = next(floating, None)
         self._precision = None if self._reference is None else tensors[self._reference].dtype
-        self._numbers: dict[Any, dict[int, float]] = {}
+        self._sized = _Sized()
         self._layers = _Layers(self, graph["tensor_values"])
         #: Sizes and types of the inputs that it was exported with, if the archive says so.
         self.examples: list[tuple[tuple[int, ...], torch.dtype]] | None = None
@@ -167,17 +174,23 @@ class ExportedNetwork(nn.Module):
             # what stands for a tensor, and is carried through, has no memory of its own
             return self._compute(leaves, state, self._place(leaves), {})
         tensors = [v for v in (*leaves, *state.values()) if isinstance(v, Tensor)]
-        key = tuple((v.shape, v.stride(), v.dtype) for v in tensors)
-        if key not in self._numbers:
-            self._numbers[key] = self._compute_sizes(leaves, state)
-        return self._compute(leaves, state, self._place(leaves), self._numbers[key])
+        key = (
+            tuple((v.shape, v.stride(), v.dtype) for v in tensors),
+            tuple(state),
+            self._layers.exchanged(self),
+        )
+        numbers = self._sized.get(key)
+        if numbers is None:
+            numbers = self._compute_sizes(leaves, state)
+            self._sized.keep(key, numbers)
+        return self._compute(leaves, state, self._place(leaves), numbers)
 
     def _weights(self) -> dict[str, Tensor]:
         """By the names of the graph; a layer that was exchanged for none has none."""
         return {
-            node: _attribute(self, target)
+            node: _held(holder, target)
             for node, target in self._state.items()
-            if not isinstance(self.get_submodule(target.rpartition(".")[0]), nn.Identity)
+            if not isinstance(holder := _holder(self, target), nn.Identity)
         }
 
     def try_sizes(self, graph: dict[str, Any]) -> None:
@@ -251,9 +264,13 @@ class ExportedNetwork(nn.Module):
                 result = step.operator(arguments)
             if isinstance(result, int | float):
                 result = numbers.setdefault(number, result)
-            several = len(step.outputs) > 1
-            for output, value in zip(step.outputs, result if several else (result,), strict=False):
-                _store(output, value, values)
+            if step.result is not None:
+                values[step.result] = result
+            else:
+                several = len(step.outputs) > 1
+                parts = result if several else (result,)
+                for output, value in zip(step.outputs, parts, strict=False):
+                    _store(output, value, values)
             for name in step.last:
                 values.pop(name, None)
         outputs = [value_of(output, values, place) for output in self._outputs]
@@ -345,8 +362,15 @@ class _Layers:
         #: Whether there is nothing else, and nothing that makes far more numbers than it is given.
         self.tame = len(self._steps) == len(network._steps) and not grows
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Layers:
+        return self  # layers that it holds itself have no state, others it knows by their paths
+
     def __contains__(self, number: int) -> bool:
         return number in self._steps
+
+    def exchanged(self, network: nn.Module) -> tuple[int, ...]:
+        """The steps whose layers were exchanged for none."""
+        return tuple(number for number in self._steps if self.is_none(network, number))
 
     def run(self, network: nn.Module, number: int, values: dict[str, Any]) -> Any:
         """What a step that is a layer makes of the values of the graph."""
@@ -358,7 +382,7 @@ class _Layers:
 
     def _layer(self, network: nn.Module, number: int) -> nn.Module:
         found = self._steps[number][1]
-        return network.get_submodule(found) if isinstance(found, str) else found
+        return _submodule(network, found) if isinstance(found, str) else found
 
     def _put(
         self,
@@ -447,6 +471,30 @@ def _made(step: _Step, arguments: dict[str, Any]) -> nn.Module | None:
     return layer
 
 
+class _Sized:
+    """The inputs and weights whose sizes were looked at, with the numbers computed of them.
+
+    A network is copied often, and what a call writes to it is taken back; what is known of a graph
+    stays true, so that copies share it and it is none of the containers that are put back.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[Any, dict[int, float]] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Sized:
+        return self
+
+    def get(self, key: Any) -> dict[int, float] | None:
+        return self._known.get(key)
+
+    def keep(self, key: Any, numbers: dict[int, float]) -> None:
+        if len(self._known) >= _MOST_SIZED:
+            self._known.clear()
+        self._known[key] = numbers
+
+
 class _Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses tensors that are too large, also those an operator makes on its way."""
 
@@ -515,10 +563,25 @@ def _register(root: nn.Module, name: str, tensor: Tensor, persistent: bool) -> N
 
 
 def _attribute(root: nn.Module, name: str) -> Tensor:
-    *path, last = name.split(".")
-    module = root.get_submodule(".".join(path))
+    return _held(_holder(root, name), name)
+
+
+def _holder(root: nn.Module, name: str) -> nn.Module:
+    """The module that holds a tensor of that name."""
+    return _submodule(root, name.rpartition(".")[0])
+
+
+def _held(module: nn.Module, name: str) -> Tensor:
+    last = name.rpartition(".")[2]
     found = module._parameters.get(last)
     return found if found is not None else getattr(module, last)
+
+
+def _submodule(root: nn.Module, path: str) -> nn.Module:
+    """As `get_submodule`, without its questions, which took longer than small layers."""
+    for part in path.split(".") if path else ():
+        root = root._modules[part]  # type: ignore[assignment]
+    return root
 
 
 def _refuse_fixed_batch(sizes: list[dict[str, Any]], name: str) -> None:
@@ -558,7 +621,10 @@ def _steps(nodes: list[dict[str, Any]], outputs: list[Any], name: str) -> list[_
         used = {n for i in node["inputs"] for n in names_in(i["arg"])}
         made = {n for output in node["outputs"] for n in names_in(output)}
         last = sorted((used | made) - needed)
-        steps.append(_Step(found, arguments, node["outputs"], last, _layers_of(node)))
+        given_back = node["outputs"]
+        result = given_back[0].get("as_tensor") if len(given_back) == 1 else None
+        named = None if result is None else result["name"]
+        steps.append(_Step(found, arguments, given_back, last, _layers_of(node), named))
         needed |= used
     return steps[::-1]
 
