@@ -48,6 +48,26 @@ def test_sizes_as_printed() -> None:
     assert parts.head[0].in_features == 1088
 
 
+def test_segmentation_is_its_layers_point_by_point() -> None:
+    net = PointNetSegmentation(5, 4, 6)  # untrained: both transforms are the identity
+    x = cloud(7, 3)
+
+    def through(layers: nn.Module, point: torch.Tensor, last_is_relu: bool) -> torch.Tensor:
+        a, b = (m for m in layers.modules() if isinstance(m, nn.Linear))
+        hidden = (a.weight @ point + a.bias).clamp(min=0)
+        out = b.weight @ hidden + b.bias
+        return out.clamp(min=0) if last_is_relu else out
+
+    local = [through(net.points.first, point, True) for point in x]
+    high = [through(net.points.second, point, True) for point in local]
+    found = net.points(x)
+    torch.testing.assert_close(found[0], torch.stack(local))
+    torch.testing.assert_close(found[1], torch.stack(high))
+    whole = torch.stack([max(column) for column in torch.stack(high).T])
+    wanted = [through(net.head, torch.cat([point, whole]), False) for point in local]
+    torch.testing.assert_close(net(x), torch.stack(wanted))
+
+
 def test_classes_are_invariant_and_parts_equivariant() -> None:
     x = cloud(3, 12, 3)
     net = stirred(PointNet(4, 8, 32))

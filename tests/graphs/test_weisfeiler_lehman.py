@@ -222,3 +222,14 @@ def test_outputs_that_are_not_numbers_tell_nothing() -> None:
         gnn_distinguishes(
             GCN([1, 1]), nx.path_graph(4), nx.star_graph(3), torch.tensor([torch.nan]).double()
         )
+
+
+def test_the_difference_is_relative_to_the_larger_output() -> None:
+    class Total(nn.Module):
+        def forward(self, x: torch.Tensor, graph: object) -> torch.Tensor:
+            return x.sum(0)
+
+    ones = torch.ones(6, 1).double()
+    found = gnn_distinguishes(Total(), HEXAGON, TRIANGLES, (ones, 1.5 * ones), tolerance=0.25)
+    assert found.difference == pytest.approx(1 / 3)  # 6 against 9
+    assert found.rounding == 0.25
