@@ -287,7 +287,7 @@ DEFECTS = {
         "normalization-statistics", "statistics of other data", statistics_of_other_data
     ),
     "training-mode": Defect("training-mode", "in training mode", training_mode),
-    "unused-embeddings": Defect("embeddings", "are never used", unused_embeddings),
+    "unused-embeddings": Defect("embeddings", "are used by no training sample", unused_embeddings),
     "ignored-inputs": Defect("constant-outputs", "ignore the inputs", ignored_inputs),
     "collapsed-features": Defect("feature-collapse", "have collapsed", collapsed_features),
     "overconfident": Defect("calibration", "more certain than it is", overconfident),

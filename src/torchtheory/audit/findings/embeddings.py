@@ -18,7 +18,7 @@ from torchtheory.report.wording import counted
 from torchtheory.tracing.network import Operation, Value
 from torchtheory.tracing.passes import network_of, values_of
 
-#: A table with a larger share of rows that are never used is worth a look.
+#: A table with a larger share of rows that no training sample uses is worth a look.
 UNUSED = 0.1
 
 #: Test samples that use rows which no training sample used, beyond this share, are worth a look.
@@ -32,7 +32,7 @@ def has_embeddings(problem: Problem) -> str | None:
 @finding(
     "embeddings",
     area="signals",
-    title="Rows of embedding tables that are never used",
+    title="Rows of embedding tables that no training sample uses",
     cost="forward",
     needs=[has_embeddings],
     whole=True,
