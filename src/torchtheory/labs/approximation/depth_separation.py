@@ -212,7 +212,7 @@ def illustration(run: Run, steps: int, seeds: int, parameters: int, dimension: i
         0.5,
         where="what training finds; the theorem is about the best network, with unknown constants",
     )
-    says.fails("a square wave along one line", float(easy.shallow.max()))
+    says.fails("a square wave along one line", float(easy.shallow.min()))
     errors = (found.shallow, easy.shallow, found.deep, easy.deep)
     left = [float(e.mean()) for e in errors]
     run.table(
