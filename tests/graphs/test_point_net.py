@@ -9,6 +9,7 @@ from torch import nn
 from torchtheory.core.errors import EmptyData, InvalidType, ShapeMismatch
 from torchtheory.equivariance.measure import measure_equivariance
 from torchtheory.graphs.point_net import (
+    PointFeatures,
     PointNet,
     PointNetSegmentation,
     TNet,
@@ -60,6 +61,7 @@ def test_segmentation_is_its_layers_point_by_point() -> None:
 
     local = [through(net.points.first, point, True) for point in x]
     high = [through(net.points.second, point, True) for point in local]
+    assert isinstance(net.points, PointFeatures)
     found = net.points(x)
     torch.testing.assert_close(found[0], torch.stack(local))
     torch.testing.assert_close(found[1], torch.stack(high))
