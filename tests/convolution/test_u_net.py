@@ -170,3 +170,12 @@ def test_a_u_net_is_an_ordinary_module() -> None:
     assert torch.equal(net(x), twin(x))
     assert net.double()(x.double()).dtype == torch.float64
     assert isinstance(net.down, nn.ModuleList)
+
+
+def test_wieners_estimate_solves_the_normal_equations() -> None:
+    clean, noisy = 2 + drawn(40, 3), drawn(5, 3)
+    mean = clean.mean(0)
+    covariance = torch.cov(clean.T, correction=0)
+    weights = torch.linalg.solve(covariance + 0.49 * torch.eye(3).double(), covariance)
+    wanted = mean + (noisy - mean) @ weights
+    torch.testing.assert_close(wiener_filter(clean, 0.7)(noisy), wanted)

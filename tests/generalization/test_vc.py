@@ -165,3 +165,11 @@ def test_refused() -> None:
         network_vc_bound((2, 3))
     with pytest.raises(InvalidInput):
         piecewise_linear_vc_order(1, 1)
+
+
+def test_the_bound_of_anthony_and_bartlett_by_hand() -> None:
+    """W = 8, L = 2, k = 3 units with p = 4 pieces of degree 3: every term counts."""
+    logarithm = math.log2(4 * 8 * 2 * 4 * 3) - math.log2(math.log(2))
+    wanted = 2 * 8 * 2 * logarithm + 2 * 8 * 4 * 2 + 4
+    found = anthony_bartlett_vc_bound(8, 3, 2, pieces=4, degree=3)
+    assert found == pytest.approx(wanted, rel=1e-12)
