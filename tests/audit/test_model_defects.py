@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import torchtheory as tt
@@ -559,3 +560,46 @@ def test_probabilities_with_their_own_loss_are_judged_at_one_half() -> None:
     assert found.warnings == []
     logits = nn.Sequential(model[0])
     assert tt.audit(logits, (x, y), only=["risk"], budget=None).warnings == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_renewed_statistics_would_gain_is_measured(seed: int) -> None:
+    """Variances twice too large are within what is usual, and cost errors all the same."""
+    digits = load_digits()
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(seed))
+    x, y = torch.tensor(digits.data / 16).float()[order], torch.tensor(digits.target)[order]
+    torch.manual_seed(seed)
+    model = nn.Sequential()
+    for wide in (64, 32):
+        model.extend([nn.Linear(wide, 32), nn.BatchNorm1d(32), nn.ReLU()])
+    model.append(nn.Linear(32, 10))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[:1200]), y[:1200]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    model.eval()
+    data = (x[:1200], y[:1200]), (x[1200:], y[1200:])
+    assert made("normalization-statistics", Problem(model, *data)).assessments == []
+    for layer in (model[1], model[4]):
+        layer.running_var.mul_(2.2)
+    (found,) = made("normalization-statistics", Problem(model, *data)).assessments
+    assert found.state is State.LOOK
+    assert "with the statistics of the training data" in found.sentence
+
+
+def test_a_table_of_positions_is_no_table_of_words() -> None:
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(10, 4), nn.Embedding(100, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = (self.words(x) + self.places(torch.arange(x.shape[1]))).mean(1)
+            return out
+
+    x = torch.arange(40).reshape(8, 5) % 10
+    record = made("embeddings", Problem(Placed(), (x, torch.arange(8) % 4)))
+    (table,) = record.tables
+    assert [row[0] for row in table.rows] == ["words"]
+    assert record.assessments == []

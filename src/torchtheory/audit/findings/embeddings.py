@@ -227,12 +227,15 @@ def rows_used(problem: Problem, samples: Samples) -> tuple[dict[str, Tensor], di
 
 
 def _counts_up(index: Tensor) -> bool:
-    """Whether what is looked up are the places themselves.
+    """Whether what is looked up are the places themselves, the same in every sample.
 
-    >>> _counts_up(torch.arange(3).expand(2, 3)), _counts_up(torch.tensor([[4, 5], [1, 1]]))
+    >>> _counts_up(torch.arange(3).expand(2, 3)), _counts_up(torch.tensor([[4, 5], [1, 2]]))
     (True, False)
     """
-    return index.ndim > 0 and index.shape[-1] > 1 and bool((index.diff(dim=-1) == 1).all())
+    if index.ndim == 0 or index.shape[-1] < 2:
+        return False
+    rows = index.reshape(-1, index.shape[-1])
+    return bool((rows.diff(dim=1) == 1).all()) and bool((rows == rows[:1]).all())
 
 
 def _indices(problem: Problem, samples: Samples) -> Iterator[tuple[int, list[tuple[str, Tensor]]]]:
