@@ -66,7 +66,7 @@ def explain(
         str | None,
         typer.Option(
             help="Of lrp: a preset such as image_cnn, or a rule such as epsilon=0.01, gamma=0.25, "
-            "alpha-beta=2,1, flat."
+            "alpha-beta=2,1, flat. Chosen by the network unless given, and the page says so."
         ),
     ] = None,
     patch: Annotated[
@@ -132,6 +132,7 @@ def explain(
     from torchtheory.explanation.explain import explain as run_explain
     from torchtheory.explanation.methods.named import parse_rules
     from torchtheory.explanation.pages.page import print_explanations
+    from torchtheory.explanation.suited import suited_rules
 
     asked = example(seed) if model is None else problem(model, weights, str(data), column, seed)
     chosen = _chosen(asked.samples, numbers, samples, seed)
@@ -144,12 +145,16 @@ def explain(
         classes=asked.classes,
         vocabulary={} if words is None else read_vocabulary(words),
     )
+    chosen_rules = None if rules is None else parse_rules(rules)
+    if rules is None and "lrp" in methods:
+        # the box of the pixels is that of all samples, not of the few that are explained
+        chosen_rules = suited_rules(asked.network, inputs_of(asked.network, asked.samples))
     found = run_explain(
         asked.network,
         inputs_of(asked.network, picked),
         methods,
         target,
-        rules=None if rules is None else parse_rules(rules),
+        rules=chosen_rules,
         patch=patch,
         permutations=permutations,
         output=position_or_key(output),

@@ -3,6 +3,7 @@ from .lrp import lrp as lrp
 from .lrp import layer_relevances as layer_relevances
 from .composites import Composite as Composite
 from .composites import preset as preset
+from .suited import suited_rules as suited_rules
 from .rules import Zero as Zero
 from .rules import Epsilon as Epsilon
 from .rules import Gamma as Gamma

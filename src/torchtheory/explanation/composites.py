@@ -99,6 +99,7 @@ class Composite:
             `first_layer` and `last_layers(2)`.
         otherwise: rule of all other operations, sums of branches and averages among them.
         product: rule of products of two signals.
+        because: why these rules were chosen, where they were chosen for somebody.
 
     >>> rules = Composite([(first_layer, ZBox(0, 1)), (nn.Conv2d, Gamma(0.25))], Epsilon(1e-6))
     >>> rules.rule(Place("features.3", nn.Conv2d, "conv2d", 1, 5, True)).name
@@ -108,6 +109,7 @@ class Composite:
     choices: Sequence[tuple[Condition, Rule]] = ()
     otherwise: Rule = field(default_factory=Epsilon)
     product: Product = field(default_factory=Product)
+    because: str = ""
 
     def __post_init__(self) -> None:
         for choice in self.choices:

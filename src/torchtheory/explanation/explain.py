@@ -30,12 +30,13 @@ from torchtheory.core.marks import marked_archive, record_text
 from torchtheory.core.outputs import write_outputs
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.explanation.by_feature import Method, agreement, explained_by, named_methods
-from torchtheory.explanation.composites import DoubtfulRules
+from torchtheory.explanation.composites import Composite, DoubtfulRules
 from torchtheory.explanation.explanation import Explanation
 from torchtheory.explanation.ledger_flow import ledger_flow
 from torchtheory.explanation.methods.named import method_named, methods_with
 from torchtheory.explanation.pages import page
 from torchtheory.explanation.score import Inputs, Target
+from torchtheory.explanation.suited import suited_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ def explain(
         model, x, target, output: see `torchtheory.explanation.score.open_score`.
         methods: a name or several, see `methods.METHODS`, or callables
             `(model, x, target) -> Explanation` by their names.
-        rules: of `lrp`.
+        rules: of `lrp`; unless given, those of `suited_rules(model, x)`.
         patch: side of the squares that methods remove from images; single pixels unless given.
         permutations: orders of the features that `shapley` samples; all sets unless given.
         generator: of the methods that draw at random.
@@ -224,13 +225,15 @@ def explain(
     (Explanations(sensitivity, gradient-times-input of 4 scores),
      [('sensitivity', 'gradient-times-input')])
     """
-    choices = {"rules": rules, "patch": patch, "permutations": permutations}
+    choices: dict[str, Any] = {"rules": rules, "patch": patch, "permutations": permutations}
     seed = as_generator(generator).initial_seed()
     names: list[str] = []
     if isinstance(methods, Mapping):
         calls = named_methods(methods)
     elif isinstance(methods, str | list | tuple):
         names = [methods] if isinstance(methods, str) else [str(name) for name in methods]
+        if rules is None and "lrp" in names:
+            choices["rules"] = suited_rules(model, x)
         calls = {k: method_named(k, **choices, output=output, generator=seed) for k in names}
     else:
         raise InvalidType(f"methods are names, or callables by name, not {described(methods)}")
@@ -243,6 +246,8 @@ def explain(
     found: dict[str, Explanation] = {}
     refused: dict[str, str] = {}
     remarks: dict[str, None] = {}
+    if isinstance(choices["rules"], Composite) and choices["rules"].because:
+        remarks[choices["rules"].because] = None
     for name, call in progress.track(list(calls.items()), "explaining"):
         try:
             with _doubts(remarks):

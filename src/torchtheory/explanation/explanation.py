@@ -99,7 +99,7 @@ class Explanation:
 
     def __repr__(self) -> str:
         gap = self.gap
-        missing = "" if gap is None else f", largest gap {float(gap.abs().max()):.3g}"
+        missing = "" if gap is None else f", at most {float(gap.abs().max()):.3g} missing in a sum"
         return (
             f"Explanation({self.method} of {len(self)} scores{missing}, "
             f"{self.forwards:g} passes forward and {self.backwards:g} backward each)"

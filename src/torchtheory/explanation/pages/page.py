@@ -188,10 +188,10 @@ def cost_table(found: Explanations) -> Table:
         rows.append((name, largest, passes(e), duration(e.seconds)))
     return Table(
         "cost",
-        ("method", "largest gap", "passes per sample", "time for all"),
+        ("method", "missing in a sum, at most", "passes per sample", "time for all"),
         tuple(rows),
-        "The gap is what the relevance of a method lacks of the sum that it promises; that of LRP "
-        "is what its ledger books to biases and to epsilon.",
+        "Missing is what the relevance of all inputs lacks of the score that it should add up to; "
+        "with LRP it is what the ledger books to biases and to epsilon.",
     )
 
 
