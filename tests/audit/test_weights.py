@@ -385,3 +385,43 @@ def test_what_is_no_weights(tmp_path: Path) -> None:
         weights(nn.Linear(3, 3, device="meta"))
     with pytest.raises(UnknownName, match="did you mean 'weight-spectra'"):
         weights(fresh(0), only="weight-spectre")
+
+
+def encoder(seed: int, head: float) -> dict[str, torch.Tensor]:
+    """Layers with the traces of training, and a head of normal weights that nobody trained."""
+    draw = torch.Generator().manual_seed(seed)
+    state = {}
+    for k in range(4):
+        noise = torch.randn(192, 192, generator=draw) * 0.02
+        learned = torch.randn(192, 6, generator=draw) @ torch.randn(6, 192, generator=draw)
+        state[f"layer.{k}.weight"] = noise + 0.01 * learned
+        state[f"layer.{k}.bias"] = 0.1 * torch.randn(192, generator=draw)
+    state["pooler.dense.weight"] = head * torch.randn(192, 192, generator=draw)
+    state["pooler.dense.bias"] = torch.zeros(192)
+    return state
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("size", [0.02, 0.0347])
+def test_a_head_that_was_never_trained_is_found(seed: int, size: float) -> None:
+    """Also one of a size that no rule draws: its bias is 0, its entries normal, no singular value
+    is beyond noise."""
+    (found,) = weights(encoder(seed, size), only="weight-origin").findings[0].assessments
+    assert found.state is State.LOOK
+    assert found.sentence.startswith("pooler.dense.weight cannot be told")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_head_with_traces_of_training_is_not_accused(seed: int) -> None:
+    draw = torch.Generator().manual_seed(100 + seed)
+    for trace in ("bias", "directions", "tails"):
+        state = encoder(seed, 0.0347)
+        head = state["pooler.dense.weight"]
+        if trace == "bias":
+            state["pooler.dense.bias"] = 1e-3 * torch.randn(192, generator=draw)
+        elif trace == "directions":
+            head += 0.1 * torch.outer(*torch.randn(2, 192, generator=draw)) / 192**0.5
+        else:
+            head *= 1 + 0.3 * torch.randn(192, 192, generator=draw)
+        (found,) = weights(state, only="weight-origin").findings[0].assessments
+        assert found.state is State.FINE, trace

@@ -114,3 +114,34 @@ def test_shared_weights_count_once_and_unknown_ones_have_no_rule() -> None:
 def test_what_is_no_law(kind: str, scale: float) -> None:
     with pytest.raises(TorchTheoryError):
         Law("", kind, scale)
+
+
+def test_all_entries_count() -> None:
+    """A law 1 % off in size passes for 20,000 entries and is excluded by two million."""
+    draw = torch.Generator().manual_seed(0)
+    x = 1.01 * torch.randn(2_000_000, generator=draw)
+    law = Law("", "normal", 1.0)
+    assert law.p_value(x[:20_000]) > 1e-3
+    assert law.p_value(x) < 1e-8
+    # the size is right, and the shape is not: no quick test of sizes sees this one
+    mixed = torch.randn(2_000_000, generator=draw) * (
+        1 + 0.2 * torch.randn(2_000_000, generator=draw)
+    )
+    mixed /= mixed.square().mean().sqrt()
+    assert law.size_fits(1.0, len(mixed))
+    assert law.p_value(mixed) < 1e-8
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+def test_rounding_is_allowed_for(dtype: torch.dtype, kind: str) -> None:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.empty(1_000_000)
+    x = (
+        x.uniform_(-0.5, 0.5, generator=draw)
+        if kind == "uniform"
+        else x.normal_(0, 0.5, generator=draw)
+    )
+    law = Law("", kind, 0.5)
+    assert law.p_value(x.to(dtype)) > 1e-3
+    assert law.p_value((1.05 * x).to(dtype)) < 1e-6

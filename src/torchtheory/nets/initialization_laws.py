@@ -29,9 +29,8 @@ from torchtheory.core.checks import (
     positive_number,
 )
 
-#: Entries of a tensor that its distance is computed from, and so many that its size alone tells
-#: laws apart whose deviations differ by a fifth.
-ENTRIES, ENOUGH = 20_000, 1000
+#: Entries that are held in double precision at a time.
+AT_ONCE = 2**20
 
 _NORMALIZATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.PReLU)
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
@@ -60,12 +59,20 @@ class Law:
         """Standard deviation of an entry."""
         return self.scale / math.sqrt(3) if self.kind == "uniform" else self.scale
 
-    def p_value(self, values: Tensor) -> float:
-        """Probability that a draw of this law is as far from it as the given entries.
+    def p_value(self, values: Tensor, *, rounding: float | None = None) -> float:
+        r"""Probability that a draw of this law is as far from it as the given entries.
 
-        Kolmogorov's limit at $(\\sqrt n + 0.12 + 0.11/\\sqrt n) D_n$ (Stephens, 1970), which is
-        good from n = 5 on; 0 for a uniform law with an entry beyond its bounds. At most 20,000
-        entries at equal distances are used for the distance. $O(n\\log n)$.
+        Kolmogorov's limit at $(\sqrt n + 0.12 + 0.11/\sqrt n) D_n$ (Stephens, 1970), which is
+        good from n = 5 on; 0 for a uniform law with an entry beyond its bounds, and for any law
+        whose mean square is eight standard errors or more from that of the entries. All entries
+        count: a law that 20,000 of them cannot be told from may be excluded by a million.
+
+        Args:
+            values: the entries.
+            rounding: relative size of the last digit that they were kept with, that of their
+                dtype unless given. Rounding moves an entry, and distances allow for that.
+
+        $O(n\log n)$ for n entries where the sizes agree, else $O(n)$; memory for another copy.
 
         >>> grid = (torch.arange(1000.0) + 0.5) / 500 - 1
         >>> Law("", "uniform", 1.0).p_value(grid), Law("", "uniform", 0.9).p_value(grid)
@@ -73,18 +80,45 @@ class Law:
         >>> Law("", "normal", 1.0).p_value(grid) < 1e-9
         True
         """
-        x = as_vector(values.detach().flatten(), "the weights")
-        if self.kind == "uniform":
-            rounding = 4 * torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0
-            if float(x.abs().max()) > self.scale * (1 + rounding):
-                return 0.0
-        x = x[:: math.ceil(len(x) / ENTRIES)].double().cpu().sort().values / self.scale
-        cumulative = (x.clamp(-1, 1) + 1) / 2 if self.kind == "uniform" else torch.special.ndtr(x)
-        n = len(x)
-        steps = torch.arange(n + 1, dtype=torch.float64) / n
-        distance = float(torch.maximum(steps[1:] - cumulative, cumulative - steps[:-1]).max())
-        root = math.sqrt(n)
+        if rounding is None:
+            rounding = torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
+        short = values.is_floating_point() and values.dtype.itemsize < 4
+        x = as_vector((values.float() if short else values).detach().flatten(), "the weights")
+        if self.kind == "uniform" and float(x.abs().max()) > self.scale * (1 + 4 * rounding):
+            return 0.0
+        mean_square = float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 / len(x)
+        if not self.size_fits(mean_square, len(x), rounding):
+            return 0.0
+        distance = self._distance(x.cpu().sort().values, rounding)
+        root = math.sqrt(len(x))
         return float(special.kolmogorov((root + 0.12 + 0.11 / root) * distance))
+
+    def size_fits(self, mean_square: float, entries: int, rounding: float = 0.0) -> bool:
+        r"""Whether entries of this mean square can be a draw, as far as their size alone tells.
+
+        The square of an entry has the relative variance 2 of a normal and 4/5 of a uniform law;
+        more than eight standard errors away, or a last digit, it is no draw.
+
+        >>> [Law("", "normal", 1.0).size_fits(1.01, n) for n in (10**3, 10**8)]
+        [True, False]
+        """
+        spread = math.sqrt((2.0 if self.kind == "normal" else 0.8) / entries)
+        return abs(mean_square / self.deviation**2 - 1) <= 8 * spread + 2 * rounding
+
+    def _distance(self, ordered: Tensor, rounding: float) -> float:
+        """Kolmogorov's distance of entries in their order, less what rounding explains."""
+        n, largest = len(ordered), 0.0
+        for start in range(0, n, AT_ONCE):
+            x = ordered[start : start + AT_ONCE].double() / self.scale
+            moved = x.abs().clamp_min(1.0) * (rounding / 2)
+            place = torch.arange(start, start + len(x), dtype=torch.float64)
+            above = (place + 1) / n - self._cumulative(x + moved)
+            below = self._cumulative(x - moved) - place / n
+            largest = max(largest, float(torch.maximum(above, below).max()))
+        return largest
+
+    def _cumulative(self, x: Tensor) -> Tensor:
+        return (x.clamp(-1, 1) + 1) / 2 if self.kind == "uniform" else torch.special.ndtr(x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +179,6 @@ def _best(module: nn.Module, parameter: Tensor) -> tuple[str, float]:
     if attention or isinstance(module, _NORMALIZATIONS):
         return "a constant", 0.0
     laws = _laws(module, parameter)
-    if len(entries) >= ENOUGH:
-        # nine standard errors or more away: no distance needs to be computed
-        some = entries[:: math.ceil(len(entries) / ENTRIES)].double()
-        size = float(some.square().mean().sqrt())
-        laws = [law for law in laws if 0.8 < size / law.deviation < 1.25] or laws[:1]
     best = max(((law.p_value(entries), law.rule) for law in laws), default=(1.0, ""))
     return best[1], best[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchtheory.audit.bare_weights.origins import FEWEST_UNIFORM
+from torchtheory.audit.bare_weights.origins import ANY_SIZE, FEWEST_UNIFORM
 from torchtheory.audit.bare_weights.survey import Matrix, Survey, Values
 from torchtheory.audit.bare_weights.values import SOME
 from torchtheory.audit.bare_weights.wording import named_layers
@@ -158,8 +158,13 @@ def statistics(found: Survey, record: FindingRecord) -> None:
 
 
 def _as_drawn(m: Matrix) -> bool:
-    """No test tells it from fresh weights: neither its entries nor its singular values."""
-    return m.law is not None and not m.outliers
+    """No test tells it from fresh weights: neither its entries nor its singular values.
+
+    Where nobody is known to draw weights of its size, the singular values must have been looked at.
+    """
+    if m.law is None or m.outliers:
+        return False
+    return m.law.rule != ANY_SIZE or m.outliers == 0
 
 
 def _moved(found: Survey) -> bool:
