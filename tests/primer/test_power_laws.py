@@ -116,3 +116,33 @@ def test_the_p_value_is_that_of_a_normal_law() -> None:
     ratio = power_law_against(heavy, fit_power_law(heavy, 1.0), "exponential")
     normal = math.erfc(abs(ratio.normalized) / math.sqrt(2))
     assert ratio.p_value == pytest.approx(normal, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "tail", "bulk", "alpha", "cutoff", "sigma", "distance"),
+    [
+        # what WeightWatcher 0.7.7 says of a diagonal matrix with these squared singular values
+        (2.5, 150, 0, 2.508519, 1.002228, 0.123170, 0.004487),
+        (3.0, 60, 90, 3.008174, 0.960000, 0.249083, 0.009916),
+        (4.5, 100, 50, 4.529913, 1.001433, 0.352991, 0.006733),
+    ],
+)
+def test_spectra_have_the_exponents_of_weightwatcher(
+    exponent: float,
+    tail: int,
+    bulk: int,
+    alpha: float,
+    cutoff: float,
+    sigma: float,
+    distance: float,
+) -> None:
+    beyond = (1 - (torch.arange(tail).double() + 0.5) / tail).pow(-1 / (exponent - 1))
+    below = 0.2 + 0.8 * (torch.arange(bulk).double() + 0.5) / max(bulk, 1)
+    spectrum = torch.cat([beyond, below])
+    same = fit_power_law(spectrum, cutoff=cutoff * (1 - 1e-6))
+    assert same.exponent == pytest.approx(alpha, abs=2e-5)
+    assert same.standard_error == pytest.approx(sigma, abs=1e-5)
+    # it measures the distance on one side of the steps; the other side is at most a step farther
+    assert distance - 1e-5 <= same.distance <= distance + 1 / same.tail
+    # and of all cutoffs ours is at least as close
+    assert fit_power_law(spectrum).distance <= same.distance + 1e-5
