@@ -207,3 +207,53 @@ def test_an_exception_of_the_training_is_not_swallowed_and_costs_no_measurement(
     with pytest.raises(ZeroDivisionError), tracker:
         _ = 1 / 0
     assert tracker._measured == [0]
+
+
+def test_cheap_quantities_are_known_at_every_measured_step(
+    clock: _Time, blobs: Any, small_net: Any
+) -> None:
+    def costing(name: str, seconds: float) -> None:
+        @tracked(name, passes=500 * seconds)
+        def quantity(at: Snapshot) -> float:
+            clock.now += seconds
+            return 0.0
+
+    for name, seconds in (("cheap", 0.01), ("cheaper", 0.002), ("dear", 1.0), ("dearer", 3.0)):
+        costing(name, seconds)
+    asked = ["dear", "cheap", "cheaper", "dearer"]
+    tracker = track(small_net(), blobs(), every=1, overhead=0.1, quantities=asked)
+    for _ in range(3000):
+        clock.now += 0.1
+        tracker.step()
+    found = tracker.result()
+    assert found.overhead <= 0.1
+    steps = {name: set(map(int, found.values(name)[0])) for name in asked}
+    assert steps["cheaper"] >= steps["cheap"] >= steps["dear"] >= {0, 3000}
+    assert len(steps["dear"]) > len(steps["dearer"]) > 3
+    assert len(steps["cheap"]) > 100
+
+
+def test_time_before_the_training_begins_is_none_of_its_share(
+    clock: _Time, blobs: Any, small_net: Any
+) -> None:
+    @tracked("dear")
+    def dear(at: Snapshot) -> float:
+        clock.now += 0.4
+        return 0.0
+
+    def overhead(begins: bool) -> float:
+        tracker = track(small_net(), blobs(), every=1, overhead=0.1, quantities=["dear"])
+        clock.now += 60.0  # a trainer that sets itself up
+        if begins:
+            tracker.begin()
+        start, taken = clock.now, 0.0
+        for _ in range(200):
+            clock.now += 0.1
+            taken += 0.1
+            tracker.step()
+        tracker.measure_last()
+        tracker.begin()  # too late to say so
+        return (clock.now - start - taken) / taken
+
+    assert overhead(begins=True) <= 0.1
+    assert overhead(begins=False) > 0.2

@@ -12,6 +12,9 @@ from contextlib import contextmanager
 #: share is over before anyone notices them.
 GRACE = 0.1
 
+#: What is this many times cheaper than a quantity is measured whenever that one is.
+COMPANION = 4.0
+
 
 class MeasuringClock:
     """A clock for the whole time and one for the measurements; both begin with `reset`.
@@ -80,8 +83,10 @@ class Timetable:
 
     Where time is short, a quantity that costs four times as much is measured half as often: with
     frequencies like one over the root of the cost, the curves are on the whole as fine as the time
-    allows. What is due but too expensive now is waited for, so that nothing starves; what one more
-    measurement of everything costs is held back for the end of the training.
+    allows. What is much cheaper than a quantity is measured whenever that one is, so that the cheap
+    ones are known at every step that is measured. What is due but too expensive now is waited for,
+    so that nothing starves; what one more measurement of everything costs is held back for the end
+    of the training.
 
     Args:
         clock: what was spent, and what each quantity took.
@@ -118,10 +123,13 @@ class Timetable:
         room = self.left - held - 2 * self.clock.around
         chosen: list[str] = []
         for name in sorted(names, key=self._turn):
-            room -= self.cost(name)
+            # whatever costs next to nothing beside it is read at the same step
+            along = [n for n in names if COMPANION * self.cost(n) <= self.cost(name) and n != name]
+            new = [n for n in (name, *along) if n not in chosen]
+            room -= sum(map(self.cost, new))
             if room < 0:
                 break
-            chosen.append(name)
+            chosen += new
         return chosen
 
     def last(self, names: Sequence[str]) -> list[str]:

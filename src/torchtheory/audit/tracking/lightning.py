@@ -27,6 +27,7 @@ def callback_for(tracker: Tracker) -> Any:
         if tracker.optimizer is None and tracker.learning_rate is None:
             optimizers = list(trainer.optimizers)
             tracker.optimizer = optimizers[0] if len(optimizers) == 1 else None
+        tracker.begin()
 
     def on_train_batch_end(self: Any, trainer: Any, *_: Any, **__: Any) -> None:
         # with accumulated gradients a batch ends without a step, with two optimizers after two

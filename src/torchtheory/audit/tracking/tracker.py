@@ -192,6 +192,15 @@ class Tracker:
 
     # ------------------------------------------------------------------------------------ use
 
+    def begin(self) -> None:
+        """Say that training begins now: the time before it is none that measuring has a share of.
+
+        Only before the first step, and needed only where something slow lies between making the
+        tracker and that step, as the start of a trainer.
+        """
+        if self.steps == 0:
+            self._clock.reset()
+
     def step(self) -> None:
         """Note that a step was taken; measure if it is time to."""
         self.steps += 1
