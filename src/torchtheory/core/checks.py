@@ -241,6 +241,20 @@ def first_entry(value: Tensor, name: str, wrong: Tensor) -> str:
 # -- numbers ---------------------------------------------------------------------------------------
 
 
+def equal_rows(value: Tensor) -> tuple[int, int] | None:
+    """The numbers of two rows that are equal, for a message; None where all differ.
+
+    >>> equal_rows(torch.tensor([[1.0], [2.0], [1.0]])), equal_rows(torch.eye(2))
+    ((0, 2), None)
+    """
+    distinct, place = torch.unique(value.detach(), dim=0, return_inverse=True)
+    if len(distinct) == len(value):
+        return None
+    twice = int((place.bincount() > 1).nonzero()[0])
+    first, second = (place == twice).nonzero()[:2, 0].tolist()
+    return first, second
+
+
 def finite_number(value: Number, name: str) -> float:
     """A real number, neither NaN nor infinite.
 

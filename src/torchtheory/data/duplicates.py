@@ -37,7 +37,8 @@ def row_digests(*parts: Tensor) -> list[bytes]:
     (True, False)
     """
     if not parts or any(len(p) != len(parts[0]) for p in parts):
-        raise ShapeMismatch("rows are compared of tensors with the same number of them")
+        given = ", ".join(str(len(p)) for p in parts) or "no tensor"
+        raise ShapeMismatch(f"tensors must have the same number of rows, not {given}")
     hashes = [hashlib.blake2b(digest_size=16) for _ in range(len(parts[0]))]
     for part in parts:
         flat = part.detach().reshape(len(part), -1).cpu()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import first_entry
+from torchtheory.core.checks import described, first_entry
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -198,7 +198,10 @@ def sample_shape(function: PureFunction, *samples: Tensor | float) -> list[Tenso
             for s in samples
         ]
     except (TypeError, ValueError, RuntimeError):
-        raise InvalidType("a point is a tensor, or a number for a model of one feature") from None
+        given = ", ".join(map(described, samples))
+        raise InvalidType(
+            f"a point is a tensor, or a number for a model of one feature, not {given}"
+        ) from None
     made = [s.to(device=device, dtype=torch.float64) for s in made]
     made = [s.reshape(1) if s.ndim == 0 else s for s in made]
     for s in made:

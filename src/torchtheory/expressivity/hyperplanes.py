@@ -59,8 +59,8 @@ def hyperplane_regions(weight: Tensor, bias: Tensor) -> int:
         )
     all_finite(weight, "weight")
     all_finite(bias, "bias")
-    if bool((weight == 0).all(1).any()):
-        raise InvalidInput("a row of weight is 0: it defines no hyperplane")
+    if len(zero := (weight == 0).all(1).nonzero()):
+        raise InvalidInput(f"row {int(zero[0])} of weight is 0: it defines no hyperplane")
     rows = [
         tuple(Fraction(v) for v in (*w, b))
         for w, b in zip(weight.tolist(), bias.tolist(), strict=True)

@@ -147,8 +147,10 @@ def pieces_along(model: Model, corners: Tensor | Sequence[Tensor | float]) -> Pi
 def _follow(function: PureFunction, corners: Tensor) -> Pieces:
     network = BendingNetwork(function, corners)
     segments = len(corners) - 1
-    if bool((corners.diff(dim=0).flatten(1) == 0).all(1).any()):
-        raise InvalidInput("two neighboring points are equal: there is no segment between them")
+    still = (corners.diff(dim=0).flatten(1) == 0).all(1)
+    if bool(still.any()):
+        k = int(still.nonzero()[0])
+        raise InvalidInput(f"points {k} and {k + 1} are equal: there is no segment between them")
 
     def place(t: Tensor) -> Tensor:
         """Points of the polyline at `t[...]`, batch dimension first."""

@@ -14,7 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import as_function, as_vector, nonnegative_number, whole_number
+from torchtheory.core.checks import (
+    as_function,
+    as_vector,
+    described,
+    nonnegative_number,
+    whole_number,
+)
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.figure import Figure, draw
 from torchtheory.core.memory import refuse_too_large
@@ -313,7 +319,9 @@ def _gains(response: Response, frequencies: Tensor) -> Tensor:
 
 def _signal(x: Tensor, graph: Graph) -> Tensor:
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise InvalidType("a signal on a graph is a tensor of floating-point numbers")
+        raise InvalidType(
+            f"a signal on a graph is a tensor of floating-point numbers, not {described(x)}"
+        )
     rows = x.shape[0] if x.ndim == 1 else x.shape[-2] if x.ndim > 1 else 0
     if rows != graph.nodes:
         raise ShapeMismatch(

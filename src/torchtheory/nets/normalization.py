@@ -94,7 +94,8 @@ def reparametrize(
     mean = x.mean(0)
     variance = ((x - mean) @ weight.T).square().mean(0)
     if not bool((variance + eps > 0).all()):
-        raise InvalidInput("a unit is constant on the batch, so it cannot be normalized")
+        still = int((~(variance + eps > 0)).nonzero()[0])
+        raise InvalidInput(f"unit {still} is constant on the batch, so it cannot be normalized")
     gamma = torch.ones_like(variance) if scale is None else scale
     beta = torch.zeros_like(variance) if shift is None else shift
     root = (variance + eps).sqrt()

@@ -412,7 +412,16 @@ def permutation_distance(model: nn.Module, other: nn.Module) -> float:
     layers = hidden_layers(model)
     mine, theirs = (_with_statistics(net, layers) for net in (model, other))
     if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in theirs.items()}:
-        raise ShapeMismatch("the two networks do not have the same parameters")
+        odd = min(
+            k
+            for k in mine.keys() | theirs.keys()
+            if k not in mine or k not in theirs or mine[k].shape != theirs[k].shape
+        )
+        sizes = [list(net[odd].shape) if odd in net else "missing" for net in (mine, theirs)]
+        raise ShapeMismatch(
+            f"the two networks do not have the same parameters: {odd} is {sizes[0]} in one and "
+            f"{sizes[1]} in the other"
+        )
     for layer in layers:
         rows = [_incoming(net, layer).double() for net in (mine, theirs)]
         cost = pairwise_distances(*rows).square()

@@ -151,7 +151,10 @@ class PerceptronFit:
         x, y = labeled_samples(x, y)
         z = y.unsqueeze(1) * (homogeneous(x) if bias else x)
         if self.updates and int(self.mistakes.max()) >= len(z):
-            raise ShapeMismatch("this is not the sample the perceptron was fitted to")
+            raise ShapeMismatch(
+                f"the perceptron was fitted to more than {int(self.mistakes.max())} samples, and "
+                f"these are {len(z)}: give those it was fitted to"
+            )
         return torch.cat([z.new_zeros(1, z.shape[1]), z[self.mistakes].cumsum(0)])
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.primer.gaussian_means import gaussian_mean
 
@@ -76,8 +77,10 @@ def gaussian_pair_mean(
 
 
 def _angle(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
-    if not bool((first >= 0).all() and (second >= 0).all()):  # also for NaN
-        raise InvalidInput("a variance is a number >= 0")
+    for variance in (first, second):
+        if not bool((variance >= 0).all()):  # also for NaN
+            wrong = first_entry(variance, "one", ~(variance >= 0))
+            raise InvalidInput(f"a variance is a number >= 0, and {wrong}")
     bound = (first * second).sqrt()
     excess = covariance.abs() - bound
     if bool((excess > 1e3 * torch.finfo(first.dtype).eps * bound).any()):

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from torchtheory.core.checks import all_finite, as_vector, one_of
+from torchtheory.core.checks import all_finite, as_vector, first_entry, one_of
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, numpy_generator
 
@@ -176,7 +176,8 @@ def _lognormal(tail: Array, start: float) -> Array:
 def _logs(values: Tensor) -> Array:
     values = all_finite(as_vector(values, "values").double(), "values")
     if bool((values <= 0).any()):
-        raise InvalidInput("a power law is one of positive values; leave out those that are not")
+        wrong = first_entry(values, "values", values <= 0)
+        raise InvalidInput(f"a power law is one of positive values, and {wrong}")
     return np.asarray(values.sort().values.log().numpy())
 
 

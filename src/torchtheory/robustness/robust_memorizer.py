@@ -76,7 +76,8 @@ def robust_memorizer(x: Tensor, y: Tensor, *, correlation: float | None = None) 
         raise InvalidInput("how far samples are apart needs at least two of them")
     lengths = points.norm(dim=1, keepdim=True)
     if not bool((lengths > 0).all()):
-        raise InvalidInput("a sample is 0, and cannot be put on a sphere")
+        at = int((~(lengths[:, 0] > 0)).nonzero()[0])
+        raise InvalidInput(f"sample {at} is 0, and cannot be put on a sphere")
     d = points.shape[1]
     points = points / lengths * math.sqrt(d)
     least = largest_correlation(points)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import all_finite
+from torchtheory.core.checks import all_finite, described
 from torchtheory.core.errors import InvalidType, UnsupportedModel
 from torchtheory.models.model import evaluation_mode
 from torchtheory.tracing.chain import Link, as_chain, has_own_forward
@@ -56,7 +56,7 @@ def last_layer(model: nn.Module) -> nn.Linear:
 def layer_values(model: nn.Module, x: Tensor) -> list[Tensor]:
     """What every layer of the chain gives out for the samples."""
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2 or not len(x):
-        raise InvalidType("x must be a tensor of real numbers [samples, ...]")
+        raise InvalidType(f"x must be a tensor of real numbers [samples, ...], not {described(x)}")
     all_finite(x, "x")
     links: list[Link] = as_chain(model, x)
     values = []

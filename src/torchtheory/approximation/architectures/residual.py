@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Approximant
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.checks import as_points, described, positive_number, whole_number
+from torchtheory.core.checks import as_points, described, equal_rows, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.feedforward import dense
@@ -187,9 +187,11 @@ def residual_memorizer(
     if labels.shape != (n,) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise ShapeMismatch(f"labels must be whole numbers [{n}], not {list(labels.shape)}")
     if int(labels.min()) < 0:
-        raise LabelOutOfRange("classes are numbered from 0 on")
-    if len(torch.unique(x, dim=0)) < n:
-        raise InvalidInput("two inputs are equal: they cannot be told apart; drop one")
+        raise LabelOutOfRange(f"classes are numbered from 0 on, and one is {int(labels.min())}")
+    if same := equal_rows(x):
+        raise InvalidInput(
+            f"inputs {same[0]} and {same[1]} are equal, not to be told apart: drop one"
+        )
     classes = int(labels.max()) + 1
     source = as_generator(generator)
     into, z, thresholds, sizes = _separating_map(

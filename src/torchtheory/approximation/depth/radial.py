@@ -175,7 +175,11 @@ class RadialShells:
         ends = self.radii[1:][kept].square()
         starts = ends - ramp
         if bool((starts[1:] < ends[:-1]).any()) or float(starts[0]) < 0:
-            raise InvalidInput("the ramps overlap: take ramp below the gaps of the squared radii")
+            gaps = torch.cat([ends[:1], ends.diff()])
+            raise InvalidInput(
+                f"ramps of {ramp:g} overlap: take ramp below {float(gaps.min()):g}, the least gap "
+                "of the squared radii"
+            )
         knots = torch.stack([starts, ends], 1).flatten()
         heights = torch.cat([self.signs[:1], self.signs[:1] + jumps[kept].cumsum(0)])
         levels = torch.stack([heights[:-1], heights[1:]], 1).flatten()

@@ -158,7 +158,11 @@ def _sample(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     number = torch.arange(len(x), device=x.device)
     first = torch.full_like(place[: len(distinct)], len(x)).scatter_reduce(0, place, number, "amin")
     if not torch.equal(y, y[first[place]]):
-        raise InvalidInput("two equal inputs have different labels: no function gives both")
+        odd = int((y != y[first[place]]).reshape(len(y), -1).any(1).nonzero()[0])
+        raise InvalidInput(
+            f"inputs {int(first[place][odd])} and {odd} are equal and have different labels: no "
+            "function gives both"
+        )
     kept = first.sort().values
     return x[kept], y[kept]
 

@@ -96,7 +96,10 @@ def sontag_interpolant(
     values = values[order]
     gaps = given.diff()
     if not bool((gaps > 0).all()):
-        raise InvalidInput("two points have the same x: no function takes two values there")
+        same = float(given[int((~(gaps > 0)).nonzero()[0])])
+        raise InvalidInput(
+            f"two points have the same x = {same:g}: no function has two values there"
+        )
     center = (given[0] + given[-1]) / 2
     t = given - center
     # twice the steepest descent keeps every step of z between A/2 and 3A/2 times the gap

@@ -26,7 +26,7 @@ from scipy.spatial import ConvexHull
 from torch import Tensor, nn
 
 from torchtheory.approximation.network_calculus import block_diagonal, chain, combine
-from torchtheory.core.checks import all_finite, whole_number
+from torchtheory.core.checks import all_finite, equal_rows, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.memory import refuse_too_large
 
@@ -68,11 +68,12 @@ class Mesh:
                 "every node must belong to a simplex, and simplices name only nodes: node "
                 f"{min(odd)} is {'in none' if min(odd) < len(self.nodes) else 'not there'}"
             )
-        if len(set(map(tuple, self.nodes.tolist()))) < len(self.nodes):
-            raise InvalidInput("two nodes of the mesh are the same point")
+        if same := equal_rows(self.nodes):
+            raise InvalidInput(f"nodes {same[0]} and {same[1]} of the mesh are the same point")
         small = float(self.volumes.min())
         if small <= 1e-14 * float(self.volumes.max()):
-            raise InvalidInput("a simplex of the mesh has no volume")
+            flat = int(self.volumes.argmin())
+            raise InvalidInput(f"simplex {flat} of the mesh has no volume")
         if float(self.volumes.sum()) < self._hull() * (1 - 1e-9):
             raise InvalidInput(
                 "the mesh does not fill a convex set, where minima of affine pieces would reach "
@@ -239,8 +240,9 @@ def interpolate_linearly(mesh: Mesh, values: Tensor, x: Tensor) -> Tensor:
     shares = torch.einsum("mij,kj->kmi", inverse, points)
     home = shares.amin(-1).argmax(1)
     at = torch.arange(len(x), device=x.device)
-    if float(shares[at, home].min()) < -1e-9:
-        raise InvalidInput("a point lies outside the mesh")
+    least = shares[at, home].amin(1)
+    if float(least.min()) < -1e-9:
+        raise InvalidInput(f"point {int(least.argmin())} lies outside the mesh")
     return (shares[at, home] * values.double()[mesh.simplices[home]]).sum(1)
 
 

@@ -299,6 +299,10 @@ def _checked_nodes(nodes: Tensor) -> Tensor:
     if nodes.ndim != 1 or len(nodes) < 2:
         raise ShapeMismatch(f"a mesh has at least two nodes, [m + 1], not {list(nodes.shape)}")
     all_finite(nodes, "the nodes of a mesh")
-    if not bool((nodes.diff() > 0).all()):
-        raise InvalidInput("the nodes of a mesh increase, and no two are equal")
+    if len(back := (~(nodes.diff() > 0)).nonzero()):
+        k = int(back[0])
+        raise InvalidInput(
+            f"the nodes of a mesh increase, and after {float(nodes[k]):g} comes "
+            f"{float(nodes[k + 1]):g}"
+        )
     return nodes.double()

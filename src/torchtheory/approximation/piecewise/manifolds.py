@@ -152,7 +152,10 @@ def intrinsic_dimension(x: Tensor, neighbors: int = 12) -> float:
         raise InvalidInput(f"{len(x)} points have at most {len(x) - 1} neighbors each")
     near = pairwise_distances(x, x).topk(neighbors + 1, largest=False).values[:, 1:]
     if not bool((near[:, 0] > 0).all()):
-        raise InvalidInput("two points are equal: distances to neighbors must be positive")
+        at = int((~(near[:, 0] > 0)).nonzero()[0])
+        raise InvalidInput(
+            f"point {at} is equal to another: distances to neighbors must be positive"
+        )
     ratios = (near[:, -1:] / near[:, :-1]).log()
     return float(1 / ratios.mean())
 

@@ -339,6 +339,7 @@ def _flat(network: nn.Sequential) -> Tensor:
 def _widths(network: nn.Sequential) -> list[int]:
     maps, _ = affine_layers(network)
     widths = [maps[0][0].shape[1], *(weight.shape[0] for weight, _ in maps)]
-    if any(w.shape[1] != n for (w, _), n in zip(maps, widths, strict=False)):
-        raise ShapeMismatch("the layers do not fit together")
+    for k, ((w, _), n) in enumerate(zip(maps, widths, strict=False)):
+        if w.shape[1] != n:
+            raise ShapeMismatch(f"affine layer {k} takes {w.shape[1]} numbers and is given {n}")
     return widths

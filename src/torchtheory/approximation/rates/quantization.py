@@ -99,8 +99,12 @@ def encode(network: nn.Sequential, grid: WeightGrid) -> str:
     for weight, bias in maps:
         both = torch.cat([weight, bias.unsqueeze(1)], dim=1).double()
         whole = both / grid.spacing
-        if not bool((whole == whole.round()).all()) or float(whole.abs().max()) > offset:
-            raise InvalidInput("a weight is not on the grid: quantize the network first")
+        off = (whole != whole.round()) | (whole.abs() > offset)
+        if bool(off.any()):
+            raise InvalidInput(
+                f"the weight {float(both[off][0]):g} is not on the grid of spacing "
+                f"{grid.spacing:g} up to {grid.largest:g}: quantize the network first"
+            )
         places = both.flatten().nonzero()[:, 0].tolist()
         values = whole.flatten()[places].long().tolist()
         parts += [_number(n, 32) for n in (*weight.shape, len(places))]

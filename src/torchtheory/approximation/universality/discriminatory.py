@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import as_points, positive_number, whole_number
+from torchtheory.core.checks import as_points, equal_rows, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations.table import as_layer
@@ -104,8 +104,10 @@ def discriminatory_test(
     (3, False, 5)
     """
     x = as_points(x)
-    if len(torch.unique(x, dim=0)) < len(x):
-        raise InvalidInput("a point occurs twice: masses +1 and -1 on the two would cancel")
+    if same := equal_rows(x):
+        raise InvalidInput(
+            f"points {same[0]} and {same[1]} are equal: masses +1 and -1 on the two would cancel"
+        )
     whole_number(units, "units", least=len(x))
     values = ridge_units(activation, units, x, steepness=steepness, generator=generator)
     _, sigma, vh = torch.linalg.svd(values.T, full_matrices=False)

@@ -91,7 +91,10 @@ def _sliding(removal: Removal, patch: Patch, stride: Patch) -> Tensor:
     tall, wide = patch_size(patch, height, width)
     down, right = patch_size(stride, height, width, "stride")
     if down > tall or right > wide:
-        raise InvalidInput("a stride longer than the patch would leave pixels out")
+        raise InvalidInput(
+            f"a stride of {down} x {right} is longer than the patch of {tall} x {wide} and would "
+            "leave pixels out"
+        )
     rows = _intervals(height, tall, down).to(score.points.device)
     columns = _intervals(width, wide, right).to(score.points.device)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import all_finite
+from torchtheory.core.checks import all_finite, equal_rows
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.nets.feedforward import mlp
@@ -169,9 +169,10 @@ def relu_shattering(x: Tensor) -> tuple[nn.Sequential, Tensor]:
 
 def _injective_direction(x: Tensor) -> Tensor:
     """A direction on which different points have different projections, well apart."""
-    pairs = torch.pdist(x)
-    if len(x) > 1 and not bool(pairs.min() > 0):
-        raise InvalidInput("two of the points are equal; no function can label them differently")
+    if same := equal_rows(x):
+        raise InvalidInput(
+            f"points {same[0]} and {same[1]} are equal; no function can label them differently"
+        )
     generator = torch.Generator(device=x.device).manual_seed(0)
     tried = torch.randn(64, x.shape[1], generator=generator, dtype=x.dtype, device=x.device)
     tried = torch.nn.functional.normalize(tried, dim=1)

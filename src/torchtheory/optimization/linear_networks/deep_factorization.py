@@ -410,7 +410,10 @@ def mode_time(
         for s in (start, end, target)
     )
     if not bool(((low > 0) & (low <= high) & (high < goal)).all()):
-        raise InvalidInput("a mode grows from a start > 0 to an end below its target")
+        raise InvalidInput(
+            "a mode grows from a start > 0 to an end below its target, not from "
+            f"{described(start)} to {described(end)} with the target {described(target)}"
+        )
     b = 2 / depth - 1
 
     def primitive(s: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from torchtheory.core.checks import as_batch
+from torchtheory.core.checks import as_batch, first_entry
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.robustness.attacks.balls import DUAL_EXPONENTS, Norm, as_norm
 from torchtheory.robustness.bounds.relaxations import Box, largest_entries
@@ -62,8 +62,12 @@ class Ball:
         )
         if box is not None:
             low, high = (torch.as_tensor(v, dtype=center.dtype, device=center.device) for v in box)
-            if bool((center < low).any()) or bool((center > high).any()):
-                raise InvalidInput("some inputs lie outside of the box of valid inputs")
+            outside = (center < low) | (center > high)
+            if bool(outside.any()):
+                raise InvalidInput(
+                    "inputs must lie in the box of valid inputs, and "
+                    + first_entry(center, "one", outside)
+                )
             lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
         self.entries = Box(lower, upper)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import positive_number, whole_number
+from torchtheory.core.checks import first_entry, positive_number, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.models.samples import Data, collect
@@ -68,7 +68,9 @@ def labeled_pair(data: Data) -> tuple[Tensor, Tensor]:
     y = samples.y
     if y.is_floating_point():
         if not bool((y == y.round()).all()):
-            raise InvalidInput("labels must be class numbers, and some are no whole numbers")
+            raise InvalidInput(
+                f"labels must be class numbers, and {first_entry(y, 'one', y != y.round())}"
+            )
         y = y.long()
     if y.ndim > 1:
         y = y.reshape(len(y), -1)

@@ -161,7 +161,7 @@ def bounds_about(
     module_with_values(model)
     all_finite(centers, "the centers")
     if centers.ndim < 1 or not len(centers):
-        raise ShapeMismatch("centers must have one row for each input")
+        raise ShapeMismatch(f"centers must have one row for each input, not {list(centers.shape)}")
     if not centers.is_floating_point():
         kind = str(centers.dtype).removeprefix("torch.")
         raise UnsupportedModel(
