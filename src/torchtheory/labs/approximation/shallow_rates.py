@@ -194,7 +194,7 @@ def cusp_errors(k: int, p: float, degrees: list[int]) -> list[float]:
         nets = of_exponentials(power, place, degrees, averaged=p == 1)
         with torch.no_grad():
             squares += torch.tensor([norm(net(x)[:, 0] - f, p) ** 2 for net in nets], dtype=torch.float64)
-    return (squares / len(places)).sqrt().tolist()  # type: ignore[no-any-return]
+    return (squares / len(places)).sqrt().tolist()
 
 
 def cusp(x: np.ndarray, power: float, place: float) -> np.ndarray:
@@ -211,8 +211,8 @@ def of_exponentials(power: float, place: float, degrees: list[int], averaged: bo
     """
     series = np.polynomial.Chebyshev.interpolate(lambda u: cusp(np.log(u), power, place), 600, domain=[1, math.e])
     for degree in degrees:
-        half, number = (degree + 1) // 2, np.arange(degree + 1)
-        kept = np.minimum(1.0, (degree + 1 - number) / (degree + 1 - half)) if averaged else 1.0
+        half = (degree + 1) // 2 if averaged else degree
+        kept = np.minimum(1.0, np.arange(degree + 1, 0, -1) / (degree + 1 - half))
         chosen = np.polynomial.Chebyshev(series.coef[: degree + 1] * kept, domain=[1, math.e])
         powers = torch.from_numpy(chosen.convert(kind=np.polynomial.Polynomial).coef)
         rates = torch.arange(degree + 1, dtype=torch.float64)[:, None]

@@ -297,7 +297,7 @@ class Journey:
     covers=["A-121"],
     title="Figure 1.16: the parameters of wide networks barely move",
     full={"widths": (20, 100, 500, 2500), "seeds": 1},
-    least={"seeds": 1, "doublings": 3, "widths": 8, "learning_rate": 0.16},
+    least={"seeds": 1, "doublings": 8, "widths": 8, "learning_rate": 0.16},  # 128 steps do not fit all points
     most={"learning_rate": 0.25},
     items={"widths": 2},
 )

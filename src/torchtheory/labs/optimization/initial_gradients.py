@@ -286,8 +286,7 @@ def sampled(run: Run, draws: int) -> None:
                 layers.append(draw_weight((draws, p, q), sigma**2, distribution=kind, generator=run.generator))
         norms = [squared_norm(g) for g in sample_gradients(layers, x, y)]
         # the first with the signs of x, or an input whose entries add up to 0 would not notice
-        means = [sigmas[0] * x.sign(), *sigmas[1:]]
-        shifted = [w + mean for w, mean in zip(layers, means, strict=True)]
+        shifted = [layers[0] + sigmas[0] * x.sign(), *(w + s for w, s in zip(layers[1:], sigmas[1:], strict=True))]
         biased = [squared_norm(g) for g in sample_gradients(shifted, x, y)]
         for k in sorted({1, depth}):
             found = mean_interval(norms[k - 1], SURE)
@@ -384,11 +383,11 @@ def growth_with_depth(run: Run, networks: int, width: int, deepest: int) -> Fans
                 rf"\text{{the term of }} {name} \text{{ grows with depth like }} e^{{L\beta}},\ \beta={formula}",
             )
             rates = {s: math.log(s**4 * (1 + 2 / width) if place == 2 else s**2) for s in SCALES}
-            none = [0.0] if rates[scale] and scale == 1 else []
+            without = [0.0] if rates[scale] and scale == 1 else []
             says.slope(
                 found,
                 rates[scale],
-                against=[*none, *(rate for s, rate in rates.items() if s != scale)],
+                against=[*without, *(rate for s, rate in rates.items() if s != scale)],
                 where=f"σ√d = {scale}, d = {width}, L = 1 to {depths[-1]}, {len(depths)} times "
                 f"{4 * networks if scale == 1 else networks} networks",
             )

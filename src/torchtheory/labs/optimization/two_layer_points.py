@@ -50,7 +50,8 @@ def any_mixing(run: Run, width: int) -> Tensor:
     singular values: near a singular C the signs of the least ones are lost in rounding.
     """
     left, right = (torch.linalg.qr(run.randn(width, width)).Q for _ in range(2))
-    return left * torch.logspace(1, -1, width, base=2).double() @ right
+    made: Tensor = left * torch.logspace(1, -1, width, base=2).double() @ right
+    return made
 
 
 def catalogue_of_points(
