@@ -17,6 +17,7 @@ from torchtheory.core.claim import Claim, Verdict, Weakness
 from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.core.record import Record
 from torchtheory.labs.engine.confidence import judged_together
+from torchtheory.labs.engine.power import if_shown, unrefuted
 from torchtheory.labs.engine.registry import PRESETS, Lab, Preset, find_lab
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.report.html import run_fragment
@@ -188,6 +189,11 @@ def run_lab(
             left = [i for i in found.covers if i not in judged]
             run.not_applicable(left or found.covers, as_statement(found.title), str(outside))
     run.claims = judged_together(run.claims)
+    if not run.as_shipped:  # numbers that whoever runs it has chosen may be too small
+        run.claims = [if_shown(c) for c in run.claims]
+        for e in [e for e in run.errata if unrefuted(e)]:
+            run.errata.remove(e)
+            run.not_applicable(e.claim.ids, e.claim.statement, unrefuted(e))
     run.seconds = time.perf_counter() - start
     return run
 

@@ -104,7 +104,7 @@ def tangent_kernel_width_limit(
 
     Args:
         widths: of the hidden layers: three or more, of 16 units or more.
-        networks: of each width.
+        networks: of each width; three times as many for the kernel at the start.
         trained: width of the wide network that is trained.
     """
     run.assumes(len(set(widths)) >= 3, f"a rate needs three different widths, and {widths} are fewer")
@@ -119,7 +119,7 @@ def tangent_kernel_width_limit(
             (w, float(torch.tensor(e).square().mean().sqrt()), sum(s) / len(s))
             for w, e, s in zip(widths, errors, sizes, strict=True)
         ],
-        caption=f"Empirical tangent kernel of {networks} ReLU networks of depth 3 on six points.",
+        caption=f"Empirical tangent kernel of {3 * networks} ReLU networks of depth 3 on six points.",
     )
     run.figure(
         "width-limit",
@@ -183,11 +183,11 @@ def convergence(
     grown: list[float] = []
     level: list[float] = []
     scale: list[float] = []
-    usual_networks = networks // 3
+    # a rate of -1/4 is told from -1/2 by so many
+    many, usual_networks = 3 * networks, networks // 3
     for width in run.track(widths, "widths"):
         here, size = [], []
-        # the mean kernel is resolved at the largest width, where networks differ least
-        for place in range(3 * networks if width == max(widths) else networks):
+        for place in range(many):
             net = ntk_mlp(
                 [4, width, width, 1],
                 bias_variance=BIAS,
@@ -195,10 +195,8 @@ def convergence(
                 dtype=torch.float64,
             )
             kernel = empirical_ntk(net, x, outputs="trace")
-            if width == max(widths):
+            if width == max(widths):  # where networks differ least
                 scale.append(float((kernel * limit).sum() / limit.square().sum()))
-            if place >= networks:
-                continue
             here.append(float((kernel - limit).norm() / limit.norm()))
             level.append(float(kernel.diagonal().mean()))
             if place >= usual_networks:
@@ -210,7 +208,7 @@ def convergence(
             grown.append(float((kernel - limit).norm() / limit.norm()))
         errors.append(here)
         sizes.append(size)
-    repeated = [w for w in widths for _ in range(networks)]
+    repeated = [w for w in widths for _ in range(many)]
     fewer = [w for w in widths for _ in range(usual_networks)]
     says = run.states("M-20, A-58", r"\|\hat\Theta_0-\Theta\|_F/\|\Theta\|_F\sim n^{-1/2}")
     says.slope(
@@ -218,7 +216,7 @@ def convergence(
         [e for row in errors for e in row],
         -0.5,
         against=[-1.0, -0.25, 0.0],
-        where=f"{networks} networks at each of the widths {min(widths)} to {max(widths)}, depth "
+        where=f"{many} networks at each of the widths {min(widths)} to {max(widths)}, depth "
         "3, ReLU; the error halves when the width is quadrupled",
     )
     says.fails("the ordinary parametrization", fewer, grown)
@@ -263,10 +261,11 @@ def dynamics(run: Run, x: Tensor, networks: int, trained: int) -> tuple[Course, 
     """Networks of growing width beside the closed form with the limit kernel; a wide, a narrow one."""
     test = nn.functional.normalize(run.randn(3, 4), dim=1) * 2
     y = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
-    few, widest, steps = networks // 2, 2048, 40
-    widths = [w for w in (32, 256, widest) for _ in range(few)]
+    # networks beside their limit differ from each other more than those that learn features
+    many, few, widest, steps = 3 * networks // 2, networks // 2, 2048, 40
+    widths, fewer = ([w for w in (32, 256, widest) for _ in range(count)] for count in (many, few))
     courses = [train_beside(run, x, y, test, width, steps=steps) for width in run.track(widths, "trainings")]
-    rich = [train_beside(run, x, y, test, width, steps=steps, lazy=False) for width in widths]
+    rich = [train_beside(run, x, y, test, width, steps=steps, lazy=False) for width in fewer]
     says = run.states(
         "M-20",
         r"\dot f_t(x)=-\Theta(x,X)\bigl(f_t(X)-y\bigr): \text{ largest distance of the trained "
@@ -277,9 +276,9 @@ def dynamics(run: Run, x: Tensor, networks: int, trained: int) -> tuple[Course, 
         [course.deviation for course in courses],
         -0.5,
         against=[-1.0, 0.0],
-        where=f"one hidden layer of ReLU units, {few} networks per width, {steps} steps of gradient descent",
+        where=f"one hidden layer of ReLU units, {many} networks per width, {steps} steps of gradient descent",
     )
-    says.fails("divided by n in place of √n: features are learned", widths, [course.deviation for course in rich])
+    says.fails("divided by n in place of √n: features are learned", fewer, [course.deviation for course in rich])
     says = run.states(
         "M-20",
         r"\text{share of the closed form's first steps that the network makes, mean over networks} \to 1",

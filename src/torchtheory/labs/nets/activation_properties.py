@@ -195,10 +195,16 @@ def polynomial(run: Run, order: int) -> Function:
 
 
 def feature_rank(run: Run, function: Function, units: int, samples: int) -> int:
-    """Rank of random units of one variable at distinct points."""
+    """Rank of random units of one variable at distinct points, each unit centered among them.
+
+    A step is seen between two points only if some unit is centered there, and a bump only by the
+    points near it.
+    """
     x = torch.linspace(-1, 1, samples, dtype=torch.float64).unsqueeze(1)
-    features = function(8 * run.randn(1, units) * x + 8 * run.randn(units))
-    features = features / features.norm(dim=0).clamp(min=1e-300)
+    centers = 2.4 * run.rand(units) - 1.2
+    features = function(8 * run.randn(1, units) * (x - centers))
+    # not their norm: squares of small values would underflow, and the quotient explode
+    features = features / features.abs().amax(dim=0).clamp(min=1e-300)
     values = torch.linalg.svdvals(features)
     return int((values > 1e-10 * values[0]).sum())
 

@@ -16,6 +16,9 @@ from torchtheory.nets.residual.jacobians import GradientProfile, gradient_profil
 from torchtheory.nets.residual.layers import Residual, residual_network
 from torchtheory.training import fit_many
 
+#: Samples of a step in the part on shortcuts.
+BATCH = 64
+
 
 @lab(
     "gradients-with-depth",
@@ -157,6 +160,8 @@ def depth_and_shortcuts(
         epochs: of a training.
         samples: digits that are trained on.
     """
+    steps = epochs * math.ceil(samples / BATCH)
+    run.assumes(steps >= 40, f"in {steps} steps no network has learned enough for depth to matter; 40 are needed")
     x, y = digits()
     chosen = torch.randperm(len(x), generator=run.generator)[:samples]
     x, y = x[chosen], y[chosen]
@@ -169,7 +174,7 @@ def depth_and_shortcuts(
                 [tanh_network(depth, seed, skips=skips) for seed in starts],
                 (x, y),
                 epochs=epochs,
-                batch_size=64,
+                batch_size=BATCH,
                 optimizer="adam",
                 learning_rate=0.003,
                 seed=starts,

@@ -145,7 +145,8 @@ def generalized_linear(run: Run, x: Tensor) -> None:
     fits = {name: fit_curve(run, name, t, curve) for name in ("tanh", "linear")}
     errors = {name: float((f - curve).square().mean()) for name, f in fits.items()}
     says = run.states("S-04", r"\text{composed models fit a curve better than the best affine function}")
-    single = float((fit_curve(run, "tanh", t, curve, widths=(1, 1, 1)) - curve).square().mean())
+    # from one start a unit may end as straight as the line, which is a critical point as well
+    single = float((fit_curve(run, "tanh", t, curve, widths=(1, 1, 1), starts=5) - curve).square().mean())
     says.below(
         [errors["tanh"], single],
         best * (1 - 1e-6),
@@ -220,17 +221,21 @@ def bias_removal(run: Run, samples: int = 100) -> None:
     )
 
 
-def fit_curve(run: Run, name: str, t: Tensor, curve: Tensor, widths: tuple[int, ...] = (1, 12, 12, 1)) -> Tensor:
-    """Train a small network on the samples by L-BFGS; its values there."""
-    net = mlp(list(widths), name, generator=run.seed)
-    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=150, line_search_fn="strong_wolfe")
+def fit_curve(
+    run: Run, name: str, t: Tensor, curve: Tensor, widths: tuple[int, ...] = (1, 12, 12, 1), starts: int = 1
+) -> Tensor:
+    """Train a small network on the samples by L-BFGS; its values there, from the best of the starts."""
+    nets = [mlp(list(widths), name, generator=run.generator) for _ in range(starts)]
+    for net in nets:
+        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=150, line_search_fn="strong_wolfe")
 
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        value: Tensor = (net(t) - curve).square().mean()
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
+        def loss(net: nn.Module = net, optimizer: torch.optim.Optimizer = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            value: Tensor = (net(t) - curve).square().mean()
+            value.backward()  # type: ignore[no-untyped-call]
+            return value
 
-    optimizer.step(loss)  # type: ignore[no-untyped-call]
-    out: Tensor = net(t).detach()
-    return out
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        outs: list[Tensor] = [net(t) for net in nets]
+    return min(outs, key=lambda out: float((out - curve).square().mean()))

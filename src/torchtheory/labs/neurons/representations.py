@@ -122,6 +122,11 @@ def sigmoid_perceptron(run: Run, samples: int = 60, units: int = 8, epochs: int 
         epochs: of stochastic gradient descent.
         rate: its step.
     """
+    run.assumes(
+        rate * epochs * samples >= 30,
+        f"{epochs * samples} steps of {rate:g} go as far as a flow for the time {rate * epochs * samples:.3g}, and "
+        "fitting the square takes one of 30",
+    )
     features = 4
     net = SigmoidPerceptron(features, units, generator=run.generator)
     x, y = run.randn(samples, features), run.randn(samples)

@@ -357,8 +357,9 @@ def compare_decompositions(W: Tensor, run: Run) -> Tensor:
 def completion(run: Run, steps: int, size: int = 8, step: float = 0.05, matrices: int = 4) -> Tensor:
     """Matrices of rank one learned from some of their entries; `[factors, start, iteration]`: error
     at the others, for the first one. The first row and the first column are shown, so the rank
-    decides the rest."""
-    u, v = (nn.functional.normalize(run.randn(matrices, 1, size), dim=-1) for _ in range(2))
+    decides the rest, and decides it well: none of the shown entries is next to 0."""
+    sizes = (run.rand(2, matrices, 1, size) + 0.5) * run.signs(2, matrices, 1, size)
+    u, v = nn.functional.normalize(sizes, dim=-1)
     target = 4 * u.mT @ v
     shown = run.rand(matrices, size, size) < 0.4
     shown[:, 0], shown[:, :, 0] = True, True

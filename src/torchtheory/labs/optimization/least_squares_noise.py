@@ -28,7 +28,7 @@ from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_d
     title="A constant step on least squares: where it stops, and when it does not",
     errata=["constant-step-never-converges"],
     full={"trials": 1000, "steps": 2000},
-    least={"trials": 2, "steps": 250},
+    least={"trials": 20, "steps": 250},  # every other run or so oscillates: one of 20 does for certain
 )
 def constant_step(run: Run, trials: int = 100, steps: int = 300) -> None:
     """On least squares every expectation along stochastic descent follows from the one before, so

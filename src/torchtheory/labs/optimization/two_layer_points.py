@@ -43,11 +43,22 @@ def direct(x: Tensor, y: Tensor, U: Tensor, V: Tensor) -> Tensor:
     return (y - x @ V @ U.T).square().sum(1).mean()
 
 
+def any_mixing(run: Run, width: int) -> Tensor:
+    """An invertible C with singular values from 1/2 to 2, turned at random on both sides.
+
+    The theorem takes every invertible C, but curvatures shrink and grow with the squares of its
+    singular values: near a singular C the signs of the least ones are lost in rounding.
+    """
+    left, right = (torch.linalg.qr(run.randn(width, width)).Q for _ in range(2))
+    made: Tensor = left * torch.logspace(1, -1, width, base=2).double() @ right
+    return made
+
+
 def catalogue_of_points(
     run: Run, x: Tensor, y: Tensor, moments: Covariances, width: int, values: Tensor
 ) -> list[LinearCriticalPoint]:
     """Every class with a random mixing: gradient, value, Hessian."""
-    mixing = run.randn(width, width) + 2 * torch.eye(width).double()
+    mixing = any_mixing(run, width)
     points = linear_critical_points(moments, width, rank="all", mixing=mixing)
     full = [p for p in points if len(p.chosen) == width]
     plain = {p.chosen: p for p in linear_critical_points(moments, width)}
@@ -171,7 +182,7 @@ def searched_points(run: Run, moments: Covariances, width: int, starts: int) -> 
 
 def certificates(run: Run, x: Tensor, y: Tensor, moments: Covariances, width: int) -> None:
     """Second differences of the mean squared error along the directions of escape."""
-    mixing = run.randn(width, width) + 2 * torch.eye(width).double()
+    mixing = any_mixing(run, width)
     values, vectors = moments.directions()
     saddles = [p for p in linear_critical_points(moments, width, mixing=mixing) if p.escape]
 

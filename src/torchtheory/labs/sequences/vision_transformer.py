@@ -27,7 +27,7 @@ PATCH = 2
     full={"epochs": 40, "width": 48, "depth": 4},
     least={"epochs": 5, "depth": 1, "width": 16},
 )
-def vision_transformer(run: Run, epochs: int = 10, width: int = 32, depth: int = 1) -> None:
+def vision_transformer(run: Run, epochs: int = 20, width: int = 32, depth: int = 1) -> None:
     """Patches, their embedding as a convolution, what positions are for, and digits that are learned.
 
     An image of 224 by 224 pixels has 196 patches of 16 by 16, and a class token. Cutting and mapping patches is a
@@ -107,7 +107,7 @@ def trained(run: Run, epochs: int, width: int, depth: int) -> None:
     (x, y), (test, labels) = split(x.view(-1, 1, 8, 8), y, 0.25, run.generator)
     model = VisionTransformer(8, PATCH, width, 2, depth, 10, generator=run.generator, dtype=torch.float32)
     enlarged(model)
-    fit(model, (x, y), epochs=epochs, batch_size=64, learning_rate=5e-3, seed=run.seed)
+    fit(model, (x, y), epochs=epochs, batch_size=32, learning_rate=2e-3, seed=run.seed)
     order = torch.rand(len(test), 16, generator=run.generator).argsort(1)
     cut = image_patches(test, PATCH)
     shuffled = cut.gather(1, order.unsqueeze(-1).expand_as(cut))
