@@ -32,11 +32,12 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.nets.infinite_width.dual_activations import dual_activation
+from torchtheory.nets.infinite_width.dual_activations import CLOSED_FORMS, dual_activation
 from torchtheory.nets.infinite_width.duals.closed_forms import PiecewiseLinear
 from torchtheory.nets.infinite_width.duals.moments import DualActivation
 from torchtheory.nets.infinite_width.fields import Field, Part, Raw, variance
 from torchtheory.primer.gaussian_means import gaussian_mean
+from torchtheory.tracing.activations import ACTIVATION_FACTS, activation_facts
 from torchtheory.tracing.interpret import Call, Rule, Rules
 from torchtheory.tracing.network import Network, leaves, mapped
 
@@ -284,16 +285,15 @@ def _after(
 
 def _dual(call: Call, field: Field) -> DualActivation:
     """The activation of an operation, with its arguments."""
-    match call.name:
-        case "relu" | "abs" | "sin" | "cos" | "erf":
-            return dual_activation(call.name)
-        case "leaky_relu":
-            return PiecewiseLinear(float(call["negative_slope"]), 1.0, "leaky relu")
-        case "gelu" if call.get("approximate", "none") == "none":
-            return dual_activation("gelu")
-        case "prelu" if call["weight"].numel() == 1:
-            return PiecewiseLinear(float(call["weight"]), 1.0, "parametric relu")
-    return dual_activation(partial(_entrywise, call, field))
+    function = partial(_entrywise, call, field)
+    if call.name == "prelu" and call["weight"].numel() > 1:
+        raise call.refusal("no limit is known for slopes that differ from unit to unit")
+    if call.name in ACTIVATION_FACTS and activation_facts(call.name, **call.arguments).homogeneous:
+        left, right = (float(function(torch.full((1, 1), s).double())) for s in (-1.0, 1.0))
+        return PiecewiseLinear(-left, right, call.name)
+    if call.name in CLOSED_FORMS and call.get("approximate", "none") == "none":
+        return CLOSED_FORMS[call.name]
+    return dual_activation(function)
 
 
 def _sum(call: Call) -> Any:

@@ -50,7 +50,9 @@ class ImplicitForm:
     sizes: tuple[int, ...]
 
 
-def implicit_form(model: nn.Module, input_shape: Sequence[int]) -> ImplicitForm:
+def implicit_form(
+    model: nn.Module, input_shape: Sequence[int], *, largest: int = LARGEST
+) -> ImplicitForm:
     r"""The matrices of a network, read off its operations.
 
     All unit vectors of the input and of every layer of units, and 0, are carried through the affine
@@ -60,6 +62,7 @@ def implicit_form(model: nn.Module, input_shape: Sequence[int]) -> ImplicitForm:
     Args:
         model: affine operations and activations of each entry.
         input_shape: of one sample.
+        largest: units of a layer, and entries of an input, above which nothing is begun.
 
     Raises:
         UnsupportedModel: if there are other operations, or too many units; with their numbers.
@@ -81,7 +84,7 @@ def implicit_form(model: nn.Module, input_shape: Sequence[int]) -> ImplicitForm:
             f"{network.title} returns {len(network.outputs)} values in a structure: give a module "
             "that returns the one in question"
         )
-    reader.make_room(network)
+    reader.make_room(network, largest)
     with torch.no_grad():
         made = interpret(network, reader.rules, [reader.basis(shape)], reader.samples)
     maps = _seen([*reader.maps, reader.matrices(made)])
@@ -141,25 +144,25 @@ class _Reader:
         """All unit vectors, and 0."""
         return sum(self.sizes) + 1
 
-    def make_room(self, network: Network) -> None:
+    def make_room(self, network: Network, largest: int) -> None:
         """Count the units, and refuse what is too large."""
-        largest = self.sizes[0]
+        widest = self.sizes[0]
         for op in network:
             if not op.follows or network.needed.isdisjoint(op.outputs):
                 continue
             count = max((_entries(v) for v in op.outputs), default=0)
-            largest = max(largest, count)
+            widest = max(widest, count)
             if op.name in ACTIVATION_FACTS:
                 self.sizes.append(count)
-        if max(self.sizes) > LARGEST or sum(self.sizes) > ALTOGETHER:
+        if max(self.sizes) > largest or sum(self.sizes) > ALTOGETHER:
             raise UnsupportedModel(
                 f"a layer has {max(self.sizes)} units and all together {sum(self.sizes)}, and the "
-                f"matrices of semidefinite programming are made for up to {LARGEST} in a layer and "
+                f"matrices of semidefinite programming are made for up to {largest} in a layer and "
                 f"{ALTOGETHER} in all: use lipschitz_bound"
             )
-        if self.samples * largest > _ROOM:
+        if self.samples * widest > _ROOM:
             raise UnsupportedModel(
-                f"a value of {largest} entries for each of {self.samples} unit vectors has more "
+                f"a value of {widest} entries for each of {self.samples} unit vectors has more "
                 f"than {_ROOM} numbers: use lipschitz_bound"
             )
 

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from torchtheory.core.budget import time_left
 from torchtheory.core.checks import all_finite, whole_number
 from torchtheory.core.progress import track
-from torchtheory.robustness.lipschitz.implicit_form import ImplicitForm, implicit_form
+from torchtheory.robustness.lipschitz.implicit_form import LARGEST, ImplicitForm, implicit_form
 
 #: Room for rounding: bounds are this much larger, relatively, than what was computed.
 _ROOM = 1e-9
@@ -65,7 +65,7 @@ class SemidefiniteBound:
 
 
 def semidefinite_lipschitz(
-    model: nn.Module, input_shape: Sequence[int], *, steps: int = 200
+    model: nn.Module, input_shape: Sequence[int], *, steps: int = 200, largest: int = LARGEST
 ) -> SemidefiniteBound:
     r"""An upper bound of $\sup\|f(x)-f(x')\|/\|x-x'\|$ of a network, by LipSDP.
 
@@ -78,9 +78,10 @@ def semidefinite_lipschitz(
             with any branches; residual networks, for example.
         input_shape: of one sample.
         steps: of the search.
+        largest: units of a layer, and entries of an input, above which none is begun.
 
     Raises:
-        UnsupportedModel: if the model has other operations, or more than 2000 units in a layer.
+        UnsupportedModel: if the model has other operations, or more units.
 
     >>> a = torch.diag(torch.tensor([1.0, 3.0]))
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).double()
@@ -90,7 +91,7 @@ def semidefinite_lipschitz(
     (3.0, 9.0)
     """
     whole_number(steps, "steps", least=1)
-    form = implicit_form(model, input_shape)
+    form = implicit_form(model, input_shape, largest=largest)
     for maps in form.maps:
         for matrix in maps.values():
             all_finite(matrix, "a weight of the model")
