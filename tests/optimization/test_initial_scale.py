@@ -90,6 +90,7 @@ def test_batch_normalization_works_as_in_training() -> None:
     problem = _problem(net, 16)
     before = {k: v.clone() for k, v in net.state_dict().items()}
     report = initialization_report(problem, draws=1)
+    assert any("statistics of batches" in note for note in report.notes)
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     fresh = drawn_anew(net, 0).train()
     outputs: list[Tensor] = []
@@ -119,3 +120,38 @@ def test_the_factor_serves_draws_it_was_not_found_with() -> None:
     own = mean_interval(fresh_growths(problem, seed=4))
     assert abs(others.estimate) < 0.05 + (others.high - others.estimate)
     assert own.high < -0.5
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.outer(torch.relu(self.inner(torch.relu(x))))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (nn.Sequential(nn.Linear(8, 200), *(_Block(200) for _ in range(4)), nn.Linear(200, 2)), 8),
+        (
+            nn.Sequential(
+                nn.Conv2d(2, 60, 3), nn.ReLU(), nn.Conv2d(60, 90, 2), nn.ReLU(), nn.Flatten(),
+                nn.Linear(810, 2),
+            ),
+            (2, 6, 6),
+        ),
+    ],
+)  # fmt: skip
+def test_branched_networks_and_images_are_predicted(
+    net: nn.Module, shape: int | tuple[int, ...]
+) -> None:
+    problem = _problem(net, *(shape if isinstance(shape, tuple) else (shape,)))
+    report = initialization_report(problem, draws=6)
+    assert report.notes == ()
+    assert report.growth_predicted is not None
+    # six draws of a gradient into two outputs
+    assert report.growth_predicted == pytest.approx(report.growth, abs=0.1)
+    for row in report.layers:
+        assert row.predicted == pytest.approx(row.fresh, rel=0.35)

@@ -28,10 +28,12 @@ from torchtheory.nets.residual.jacobians import jacobian_profile
 from torchtheory.nets.symmetries import hidden_layers
 from torchtheory.robustness.bounds.output_bounds import output_bounds
 from torchtheory.robustness.lipschitz.bound import bounds_about
+from torchtheory.robustness.lipschitz.semidefinite import semidefinite_lipschitz
 from torchtheory.tracing.chain import as_steps
 from torchtheory.tracing.folding import fold_batch_norm
 from torchtheory.tracing.recorder import record
 from torchtheory.tracing.watching import watch_units
+from torchtheory.training.signal_propagation import predict_signal_of
 
 
 def _one_input(a: Architecture) -> Tensor:
@@ -93,11 +95,15 @@ ANALYSES: dict[str, Callable[[Architecture], Any]] = {
     ),
     "tangent kernel": lambda a: empirical_ntk(_alone(a), a.x),
     "Lipschitz bound": lambda a: bounds_about(a.model, a.x, output=_output(a)).lipschitz(0.1),
+    "semidefinite bound": lambda a: semidefinite_lipschitz(
+        _alone(a), _one_input(a).shape[1:], steps=1
+    ),
     "output bounds": lambda a: output_bounds(a.model, a.x, 0.01, output=_output(a)),
     "pieces": _pieces,
     "path norms": _path,
     "hidden layers": lambda a: hidden_layers(a.model),
     "infinite width": lambda a: module_limit(a.model, a.x),
+    "predicted signals": lambda a: predict_signal_of(a.model, a.x),
 }
 
 

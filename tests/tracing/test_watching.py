@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.tracing.activations import activation_facts
 from torchtheory.tracing.last_features import last_layer_inputs
 from torchtheory.tracing.watching import (
     FLAT,
-    LARGEST_SLOPE,
     LayerSignal,
     WatchedUnits,
     watch_signals,
@@ -90,23 +90,6 @@ def test_one_unit_at_four_points(
     assert left.silent_share == (name not in ("leaky_relu",))
 
 
-@pytest.mark.parametrize("name", LARGEST_SLOPE)
-def test_the_largest_slopes(name: str) -> None:
-    """At most the number written down, and almost reached."""
-    function: Any = getattr(F, name, None) or getattr(torch, name)
-    settings: dict[str, dict[str, Any]] = {
-        "clamp": {"min": -1.0, "max": 1.0},
-        "clamp_min": {"min": 0.0},
-        "clamp_max": {"max": 0.0},
-        "threshold": {"threshold": 0.0, "value": 0.0},
-        "prelu": {"weight": torch.tensor([0.25], dtype=torch.float64)},
-    }
-    limits = settings.get(name, {})
-    z = torch.linspace(-12, 12, 48001, dtype=torch.float64, requires_grad=True)
-    (slopes,) = torch.autograd.grad(function(z, **limits).sum(), z)
-    assert float(slopes.max()) == pytest.approx(LARGEST_SLOPE[name], rel=2e-3)
-
-
 def test_no_activation_no_units() -> None:
     assert units_of(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), torch.randn(4, 2)) == []
 
@@ -165,7 +148,7 @@ def test_the_gates_of_a_recurrent_layer_are_units() -> None:
     assert [u.function for u in found] == ["sigmoid", "sigmoid", "tanh", "sigmoid", "tanh"]
     for units, slopes in zip(found, gates_by_hand(layer, x), strict=True):
         assert (units.units, units.samples) == (3, 6)
-        small = slopes < FLAT * LARGEST_SLOPE[units.function]
+        small = slopes < FLAT * activation_facts(units.function).slopes[1]
         assert units.flat == pytest.approx(float(small.double().mean()))
         assert units.active.tolist() == (slopes != 0).any(0).sum(0).tolist()
     assert found[0].flat > 0

@@ -139,6 +139,142 @@ def test_prediction_of_a_wide_network() -> None:
     assert predicted.names == measured.names
 
 
+def _with_equal_biases(net: nn.Module, bias: float) -> nn.Module:
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.constant_(layer.bias, bias)
+    return net
+
+
+@pytest.mark.parametrize(
+    "activation", [nn.ReLU(), nn.Tanh(), nn.GELU(), nn.ELU(), nn.LeakyReLU(0.2), nn.Hardtanh()]
+)
+def test_a_chain_is_the_recursion(activation: nn.Module) -> None:
+    net = nn.Sequential(
+        nn.Linear(5, 7), activation, nn.Linear(7, 6), activation, nn.Linear(6, 3)
+    ).double()
+    _with_equal_biases(net, 0.3)
+    x = torch.randn(1, 5, dtype=torch.float64)
+    squares = [m.weight.detach().square().sum() for m in net if isinstance(m, nn.Linear)]
+    by_recursion = predict_signal(
+        torch.stack([s / n for s, n in zip(squares, (7, 6, 3), strict=True)]),
+        torch.stack([s / n for s, n in zip(squares, (5, 7, 6), strict=True)]),
+        activation,
+        input_moment=x.square().mean(),
+        bias_variance=0.09,
+    )
+    found = predict_signal_of(net, x)
+    torch.testing.assert_close(found.forward, by_recursion.forward, rtol=1e-13, atol=0)
+    torch.testing.assert_close(found.backward, by_recursion.backward, rtol=1e-13, atol=0)
+    assert (found.names, found.entries, found.correlations) == (("0", "2", "4"), (7, 6, 3), None)
+
+
+def test_blocks_of_samples_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(15, 4))
+    x = torch.randn(6, 2, 6, dtype=torch.float64)
+    whole = predict_signal_of(net, x)
+    monkeypatch.setattr("torchtheory.training.signal_propagation._AT_ONCE", 300)
+    parts = predict_signal_of(net, x)
+    torch.testing.assert_close(parts.forward, whole.forward)
+    torch.testing.assert_close(parts.backward, whole.backward)
+    assert whole.entries == (15, 4)
+
+
+class _Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, width), nn.Linear(width, 160)
+        self.inner = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.outer = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        for inner, outer in zip(self.inner, self.outer, strict=True):
+            h = h + 1.5 * outer(torch.tanh(inner(torch.relu(h))))
+        return self.last(torch.relu(h))
+
+
+class _Images(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, width, 3, padding=1)
+        self.second = nn.Conv2d(width, width, 3, stride=2)
+        self.short, self.last = nn.Conv2d(width, width, 1, 2), nn.Linear(width, 160)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.first(x))
+        h = self.second(h) + self.short(h)[..., :2, :2]
+        return self.last(torch.tanh(h).mean((2, 3)))
+
+
+class _Joined(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, width), nn.Linear(width, 2 * width)
+        self.norm = nn.LayerNorm(width)
+        self.c, self.last = nn.Linear(3 * width, width), nn.Linear(width, 160)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.norm(self.a(x)))
+        h = torch.cat([h, torch.sigmoid(self.b(h))], 1)
+        return self.last(nn.functional.gelu(self.c(h)))
+
+
+_WIDTH, _COPIES = 256, 40
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"), [(_Residual, (6,)), (_Images, (2, 5, 5)), (_Joined, (6,))]
+)
+def test_branched_networks_are_as_predicted(make: type[nn.Module], shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(4)
+    # samples of different lengths, each of which has moments of its own
+    x = torch.randn(4, *shape, generator=generator, dtype=torch.float64)
+    x *= torch.tensor([0.3, 1.0, 2.0, 3.0]).reshape(-1, *[1] * len(shape))
+    torch.manual_seed(5)
+    ratios, turned = [], []
+    for _ in range(_COPIES):
+        net = make(_WIDTH).double()
+        measured, predicted = measure_signal(net, x, generator=generator), predict_signal_of(net, x)
+        assert measured.names == predicted.names
+        assert measured.entries == predicted.entries
+        assert measured.correlations is not None
+        assert predicted.correlations is not None
+        ratios.append(
+            torch.stack(
+                [measured.forward / predicted.forward, measured.backward / predicted.backward]
+            )
+        )
+        turned.append(measured.correlations - predicted.correlations)
+    for found, center in ((torch.stack(ratios), 1.0), (torch.stack(turned), 0.0)):
+        spread = found.std(0) / _COPIES**0.5
+        room = 5 * spread + 6 / _WIDTH  # what the width leaves
+        off = found.mean(0) - center
+        assert bool((off.abs() <= room).all())
+        # a fifth more or less of anything would be seen
+        assert bool((room < 0.2).all())
+
+
+def test_every_sample_has_its_own_moments() -> None:
+    torch.manual_seed(0)
+    x = torch.tensor([[0.1], [10.0]], dtype=torch.float64) * torch.ones(2, 20).double()
+    gains = torch.full((3,), 1 / 3, dtype=torch.float64)  # torch's rule, in square layers
+    together = predict_signal(
+        gains, gains, "tanh", input_moment=x.square().mean(), bias_variance=0.0
+    )
+    found = []
+    for _ in range(40):
+        net = mlp([20, 300, 300, 300], "tanh", bias=False)
+        for layer in net:
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+        ratio = measure_signal(net, x).forward / predict_signal_of(net, x).forward
+        found.append(float(ratio[-1]))
+    assert np.mean(found) == pytest.approx(1, abs=5 * np.std(found) / 40**0.5 + 6 / 300)
+    own = float(predict_signal_of(net, x).forward[-1])
+    assert float(together.forward[-1]) > 1.5 * own  # the moments of a mean sample are others
+
+
 def test_he_and_xavier_under_relu() -> None:
     generator = torch.Generator().manual_seed(0)
     ratios = {"he": [], "xavier": []}
@@ -166,8 +302,16 @@ def test_bad_input_is_refused() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Softmax(1), nn.Linear(2, 2))
     with pytest.raises(UnsupportedModel, match="Softmax"):
         predict_signal_of(net, torch.ones(1, 2))
-    with pytest.raises(UnsupportedModel, match="end in a dense"):
-        predict_signal_of(net[:1].append(nn.ReLU()), torch.ones(1, 2))
+    with pytest.raises(UnsupportedModel, match="no layer"):
+        predict_signal_of(nn.ReLU(), torch.ones(1, 2))
+    with pytest.raises(UnsupportedModel, match="used 2 times"):
+        predict_signal_of(nn.Sequential(net[0], nn.ReLU(), net[0]), torch.ones(1, 2))
+    with pytest.raises(UnsupportedModel, match="2500 places"):
+        predict_signal_of(nn.Conv2d(1, 2, 1), torch.ones(1, 1, 50, 50))
+    with pytest.raises(EmptyData):
+        predict_signal_of(net, torch.ones(0, 2))
+    with pytest.raises(NonFinite):
+        predict_signal_of(net, torch.full((1, 2), torch.nan))
     with pytest.raises(UnsupportedModel, match="no layer"):
         measure_signal(nn.ReLU(), torch.ones(1, 2))
     with pytest.raises(NonFinite):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.naming import operation_words
+from torchtheory.tracing.activations import ACTIVATION_FACTS, activation_facts
 from torchtheory.tracing.interpret import Call, Rule, Rules
 from torchtheory.tracing.kinds import MAXIMA
 from torchtheory.tracing.network import leaves, mapped
@@ -304,17 +305,19 @@ def _clamp(call: Call) -> Any:
     return _made(call)
 
 
-def _shrink(call: Call) -> Any:
-    z, width = _real(call), call["lambd"]
-    z.told.kink(call, torch.stack([z.tensor - width, z.tensor + width], -1))
-    return _made(call)
-
-
-def _threshold(call: Call) -> Any:
-    at, value = call["threshold"], call["value"]
-    if at != value:
-        raise _refused(call, f"threshold jumps from {value} to {at}, so it is not continuous")
-    return _kinks_at(float(at))(call)
+def _activation(call: Call) -> Any:
+    """An activation whose kinks stand in the table."""
+    facts = activation_facts(call.name, **call.arguments)
+    if facts.jumps:
+        place, left, right = facts.jumps[0]
+        raise _refused(
+            call,
+            f"{operation_words(call.name)} jumps from {left:g} to {right:g} at {place:g}, so it is "
+            "not continuous",
+        )
+    if facts.degree != 1:
+        return _not_linear(call)
+    return _kinks_at(*facts.kinks)(call)
 
 
 def _norm(call: Call) -> Any:
@@ -526,18 +529,12 @@ def _switched(call: Call, steps: Steps, gap: Tensor) -> Any:
 
 # ----------------------------------------------------------------------------------- the rules
 
-_ZERO = _kinks_at(0.0)
 _BENDS: dict[str, Rule] = {
-    **dict.fromkeys(("relu", "leaky_relu", "rrelu", "abs"), _ZERO),
+    **dict.fromkeys(ACTIVATION_FACTS, _activation),
     "prelu": _prelu,
-    "relu6": _kinks_at(0.0, 6.0),
-    "hardtanh": _kinks_at("min_val", "max_val"),
-    "hardsigmoid": _kinks_at(-3.0, 3.0),
     "clamp": _clamp,
     "clamp_min": _clamp,
     "clamp_max": _clamp,
-    "softshrink": _shrink,
-    "threshold": _threshold,
     **dict.fromkeys(("norm", "vector_norm"), _norm),
     **dict.fromkeys(("max", "maximum", "amax"), _extreme(1)),
     **dict.fromkeys(("min", "minimum", "amin"), _extreme(-1)),
@@ -580,9 +577,8 @@ _CONDITIONS: dict[str, Rule] = {
 }
 #: Known not to be piecewise linear.
 _CURVED = """
-    elu celu selu gelu silu mish tanh sigmoid logsigmoid softplus softsign tanhshrink hardswish exp
-    exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow rpow rdiv reciprocal sin cos tan asin acos
-    atan sinh cosh asinh acosh atanh erf erfc erfinv lgamma digamma logit sinc atan2 hypot logaddexp
+    exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow rpow rdiv reciprocal tan asin acos
+    sinh cosh acosh atanh erfc erfinv lgamma digamma logit sinc atan2 hypot logaddexp
     logaddexp2 xlogy special_i0 prod cumprod logsumexp logcumsumexp var std var_mean std_mean
     matrix_norm dist det logdet slogdet lp_pool1d lp_pool2d lp_pool3d softmax softmin log_softmax
     layer_norm group_norm rms_norm normalize local_response_norm native_layer_norm glu
@@ -591,7 +587,7 @@ _CURVED = """
     linalg_inv inverse
 """.split()
 _DISCONTINUOUS = """
-    floor ceil round trunc frac hardshrink remainder fmod floor_divide rfloor_divide eq ne isclose
+    floor ceil round trunc frac remainder fmod floor_divide rfloor_divide eq ne isclose
     argmax argmin argsort searchsorted bucketize copysign signbit one_hot
 """.split()
 

@@ -35,7 +35,7 @@ from torchtheory.graphs.graph_reading import GraphSource, as_graph
 from torchtheory.graphs.laplacians import gcn_coupling
 from torchtheory.graphs.message_passing import check_features
 from torchtheory.models.model import evaluation_mode
-from torchtheory.tracing.watching import LARGEST_SLOPE
+from torchtheory.tracing.activations import ACTIVATION_LAYERS, layer_facts
 
 
 def node_jacobian(network: nn.Module, x: Tensor, graph: GraphSource, node: int) -> Tensor:
@@ -310,13 +310,8 @@ def _slope_of(activation: nn.Module, given: float | None) -> float:
         return positive_number(given, "slope")
     if isinstance(activation, nn.Identity):
         return 1.0
-    name = type(activation).__name__.lower()
-    plain = {k.replace("_", ""): v for k, v in LARGEST_SLOPE.items()}
-    if name not in plain:
+    if type(activation) not in ACTIVATION_LAYERS:
         raise UnsupportedModel(
             f"the largest slope of {type(activation).__name__} is not known: give slope="
         )
-    # the slope left of 0 is a setting of these two
-    setting = {"leakyrelu": "negative_slope", "elu": "alpha"}.get(name)
-    left = 0.0 if setting is None else abs(float(getattr(activation, setting)))
-    return max(plain[name], left)
+    return max(abs(slope) for slope in layer_facts(activation).slopes)

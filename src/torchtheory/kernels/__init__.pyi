@@ -10,7 +10,6 @@ from .infinite.module_kernels import limit_kernel as limit_kernel
 from .infinite.module_kernels import module_limit as module_limit
 from .infinite.dense import limit_kernels as limit_kernels
 from .infinite.convolution import convolutional_kernels as convolutional_kernels
-from .infinite.dual_activations import dual_activation as dual_activation
 
 # networks in tangent parametrization
 from .infinite.parametrization import ntk_mlp as ntk_mlp

@@ -41,3 +41,4 @@ from .conversion import convert_activation as convert_activation
 # topics
 from . import activations as activations
 from . import residual as residual
+from . import infinite_width as infinite_width

@@ -14,14 +14,17 @@ from dataclasses import dataclass
 
 import torch
 from scipy.optimize import brentq
-from torch import nn
+from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, TorchTheoryError, UnsupportedModel
 from torchtheory.models.model import Parameters, parameters_from
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.fresh_weights import drawn_anew
-from torchtheory.optimization.landscape.batch_statistics import normalized_by_batch
+from torchtheory.optimization.landscape.batch_statistics import (
+    batch_normalizations,
+    normalized_by_batch,
+)
 from torchtheory.tracing.watching import LayerSignal, watch_signals
 from torchtheory.training.signal_propagation import predict_signal_of
 
@@ -30,6 +33,9 @@ SAMPLES = 256
 
 #: Factors on the deviations among which the right one is sought.
 SMALLEST_FACTOR, LARGEST_FACTOR = 0.02, 50.0
+
+#: Pairs of places, over samples, that are predicted: of larger images fewer samples.
+PAIRS = 1_000_000
 
 #: Draws are kept where so many times their size fits into the memory.
 KEPT = 4
@@ -45,7 +51,7 @@ class LayerScale:
         deviation: of its weights at a fresh initialization (root mean square).
         advised: the deviation that lets gradients keep their length; None if none was found.
         predicted: length of the gradient in its outputs at a fresh initialization, from the norms
-            of the weights alone; None where the recursion does not cover the network.
+            of the weights alone; None where no limit of infinite width is known.
         fresh: the same measured; root mean square over samples and draws.
         now: the same at the weights the problem has.
         repaired: the same at the advised deviation.
@@ -74,7 +80,7 @@ class InitializationReport:
         layers: one row per layer.
         growth: at a fresh initialization.
         growth_now: at the weights the problem has.
-        growth_predicted: of the recursion of second moments; None where it does not apply.
+        growth_predicted: in the limit of infinite width; None where none is known.
         growth_repaired: with every weight matrix multiplied by `factor`.
         factor: on all deviations, that brings the growth to 0; None if there is none.
         notes: sentences on what could not be told, and why.
@@ -128,12 +134,13 @@ def initialization_report(
     repaired = None
     if factor is not None:
         repaired = _scaled(problem, samples, fresh, scaled, factor)
-    outputs = [shapes[matrices[name][0]][0] for name in names]
     predicted = None
     if len(matrices) < len(names):
         notes.append("No prediction: layers share weights, which it takes to be independent.")
+    elif batch_normalizations(problem):
+        notes.append("No prediction: no limit is known for the statistics of batches.")
     else:
-        predicted = _predicted(fresh.models(), samples, measured[-1], outputs, notes)
+        predicted = _predicted(fresh.models(), samples.x, measured[-1], names, notes)
     now = _lengths([_signals(problem, samples, problem.parameters)])
     then = None if repaired is None else _lengths(repaired)
     squares = [
@@ -336,17 +343,20 @@ def _factor(
 
 
 def _predicted(
-    models: Iterator[nn.Module], samples: Samples, last: float, outputs: list[int], notes: list[str]
+    models: Iterator[nn.Module], x: Tensor, last: float, names: list[str], notes: list[str]
 ) -> list[float] | None:
-    """Lengths by layer from the recursion of second moments, given that in the output."""
+    """Lengths by layer from the limit of infinite width, given that in the output."""
+    found = []
     try:
-        found = [predict_signal_of(m, samples.x) for m in models]
+        for model in models:
+            places = math.prod(x.shape[2:])
+            found.append(predict_signal_of(model, x[: max(2, PAIRS // places**2)]))
     except TorchTheoryError as error:
         notes.append(f"No prediction: {error}.")
         return None
-    if not found or found[0].depth != len(outputs):
-        notes.append("No prediction: the layers do not form a chain of dense layers.")
+    if not found or any(list(f.names) != names for f in found):
+        notes.append("No prediction: some of the layers are in none of its rules.")
         return None
-    rows = [torch.tensor(outputs, dtype=torch.float64) * f.backward.double() for f in found]
+    rows = [torch.tensor(f.entries, dtype=torch.float64) * f.backward.double() for f in found]
     squares = torch.stack([r / r[-1] for r in rows]).mean(0)
     return [last * math.sqrt(float(v)) for v in squares]

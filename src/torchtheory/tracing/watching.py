@@ -6,7 +6,6 @@ does, recurrent layers show their gates, and an exported archive is the same as 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.model import Parameters, as_leaves
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.tracing.activations import ACTIVATION_FACTS, activation_facts
 from torchtheory.tracing.arguments import bind
 from torchtheory.tracing.network import (
     BatchSize,
@@ -35,42 +35,6 @@ from torchtheory.tracing.passes import (
     run,
     without_composites,
 )
-
-#: Pointwise activations by their plain names, and their largest slope.
-LARGEST_SLOPE = {
-    "relu": 1.0,
-    "relu6": 1.0,
-    "leaky_relu": 1.0,
-    "prelu": 1.0,
-    "rrelu": 1.0,
-    "elu": 1.0,
-    "selu": 1.7580993408473766,
-    "celu": 1.0,
-    "gelu": 1.12891,
-    "silu": 1.09984,
-    "mish": 1.0885,
-    "softplus": 1.0,
-    "sigmoid": 0.25,
-    "tanh": 1.0,
-    "tanhshrink": 1.0,
-    "hardtanh": 1.0,
-    "hardsigmoid": 1 / 6,
-    "hardswish": 1.5,
-    "softsign": 1.0,
-    "softshrink": 1.0,
-    "hardshrink": 1.0,
-    "threshold": 1.0,
-    "logsigmoid": 1.0,
-    "clamp": 1.0,
-    "clamp_min": 1.0,
-    "clamp_max": 1.0,
-    "abs": 1.0,
-    "sin": 1.0,
-    "cos": 1.0,
-    "atan": 1.0,
-    "asinh": 1.0,
-    "erf": 2 / math.sqrt(math.pi),
-}
 
 #: A slope below this part of the largest one counts as flat.
 FLAT = 0.01
@@ -354,7 +318,7 @@ def _gates(network: Network) -> dict[Value, frozenset[Any]]:
 def _activated(op: Operation) -> Value | None:
     """What a pointwise activation is applied to; None if the operation is none."""
     followed = {v for v in op.inputs if v.follows}
-    if op.name not in LARGEST_SLOPE or len(followed) != 1:
+    if op.name not in ACTIVATION_FACTS or len(followed) != 1:
         return None
     (value,) = followed
     return value if len(value.shape) > 1 and value.dtype.is_floating_point else None
@@ -383,9 +347,8 @@ class _Slopes:
         source = self.sources[value]
         key = (op.part_of, op.layer, op.name, self.gates[value]) if op.part_of else op.number
         if key not in self.found:
-            largest = LARGEST_SLOPE[op.name]
-            if op.name == "prelu":
-                largest = max(largest, float(bind(op.function, args, kwargs)["weight"].abs().max()))
+            facts = activation_facts(op.name, **bind(op.function, args, kwargs))
+            largest = max(abs(slope) for slope in facts.slopes)
             self.found[key] = _Seen(source.layer, op.name, largest)
         self.found[key].add(_by_sample(slopes, value, source.axis, self.samples))
         return values.detach()

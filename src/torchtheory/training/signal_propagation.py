@@ -15,12 +15,14 @@ recursion is that of Poole et al. (2016).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_batch, first_entry, module_with_values
+from torchtheory.core.checks import all_finite, as_batch, first_entry
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -29,10 +31,26 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.models.model import evaluation_mode
+from torchtheory.models.model import PureFunction, as_leaves
 from torchtheory.nets.activations.moments import Function, second_moment, squared_slope
-from torchtheory.tracing.chain import as_chain
-from torchtheory.training.backpropagation.chain import is_pointwise
+from torchtheory.nets.infinite_width.duals.angles import correlation
+from torchtheory.nets.infinite_width.fields import Raw, output_field, same_place, variance
+from torchtheory.nets.infinite_width.rules import (
+    largest_places,
+    limit_rules,
+    refuse_shared_weights,
+)
+from torchtheory.tracing.interpret import Call, interpret
+from torchtheory.tracing.network import Network, Operation, Value, called
+from torchtheory.tracing.passes import layers_of_weights, network_of, run
+from torchtheory.tracing.recorder import record
+from torchtheory.tracing.watching import weighted_values
+
+#: Entries of one block of the covariance between samples and places.
+_AT_ONCE = 4_000_000
+
+#: Places of a value, pixels of an image, whose pairs are carried.
+LARGEST = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +61,18 @@ class Signal:
         forward: `[..., L]`, $q^1,\dots,q^L$ of the pre-activations.
         backward: `[..., L]`, $g^1,\dots,g^L$ of the gradient in them;
             $g^L$ is that of the gradient handed to the output.
-        names: the layers, where a model was measured.
+        names: the layers, where a model was looked at.
+        entries: how many numbers a layer puts out for one sample.
+        correlations: `[L]`, mean cosine of the angle between the pre-activations of two samples,
+            over pairs of samples (of a prediction: pairs that fit into memory together). None where
+            there is one sample.
     """
 
     forward: Tensor
     backward: Tensor
     names: tuple[str, ...] = ()
+    entries: tuple[int, ...] = ()
+    correlations: Tensor | None = None
 
     @property
     def depth(self) -> int:
@@ -109,15 +133,27 @@ def predict_signal(
 
 
 def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
-    r"""What the recursion says of a given network, from the norms of its weights alone.
+    r"""What the limit of infinite width says of a given network, from the norms of its weights.
 
-    The gains are $\frac1{m}\|W\|_F^2$ forward and $\frac1n\|W\|_F^2$ backward, the
-    bias variance of a layer is the mean of its squared biases. For a freshly drawn network this
-    agrees with `measure_signal`; where the two part, the weights have structure.
+    Any network that the rules of `torchtheory.nets.infinite_width` cover: dense, convolutional and
+    residual ones, sums, concatenations, pooling, normalization. The variances of the weights are
+    their mean squares, so the gains of a dense layer are $\frac1{m}\|W\|_F^2$ forward and
+    $\frac1n\|W\|_F^2$ backward, and the bias variance is the mean of the squared biases. For a
+    freshly drawn network this agrees with `measure_signal`; where the two part, the weights have
+    structure. Gradients are found with the tangents of the limit, which are linear in what layers
+    add to them: a layer adds $\varepsilon_\ell$ times the identity, and the derivative of the last
+    tangent in $\varepsilon_\ell$ is the squared length of the gradient in its outputs.
 
     Args:
-        model: a chain of dense layers and pointwise activations that ends in a dense layer.
-        x: `[s, n_0]`.
+        model: at its initialization; it is read as it is (normalization in evaluation mode), and
+            left alone.
+        x: `[s, ...]`. Moments are those of each sample, then the mean over samples and places.
+
+    Raises:
+        UnsupportedModel: where no limit is known, with the operation and its place; where an image
+            or a sequence has more than 2000 places, since covariances of all pairs are carried.
+
+    Time and memory: of all pairs of samples of a block, and of all pairs of places.
 
     >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
     >>> _ = net.requires_grad_(False)
@@ -126,52 +162,95 @@ def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
     >>> predict_signal_of(net, torch.ones(1, 2)).forward
     tensor([1., 2.])
     """
-    module_with_values(model)
-    layers: list[nn.Linear] = []
-    between: list[list[nn.Module]] = []
-    for link in as_chain(model, x):
-        if isinstance(link.module, nn.Linear):
-            layers.append(link.module)
-            between.append([])
-        elif is_pointwise(link.module) and layers:
-            between[-1].append(link.module)
-        else:
-            raise UnsupportedModel(
-                f"the recursion covers dense layers and pointwise activations after them, not "
-                f"{link.name or type(link.module).__name__} ({type(link.module).__name__})"
-            )
-    if not layers or between[-1]:
-        raise UnsupportedModel("the chain must end in a dense layer")
     as_batch(x)
-    q = x.detach().square().mean()
-    forward: list[Tensor] = []
-    for i, layer in enumerate(layers):
-        if i:
-            q = second_moment(nn.Sequential(*between[i - 1]), q)
-        q = layer.weight.detach().square().sum() / layer.out_features * q
-        if layer.bias is not None:
-            q = q + layer.bias.detach().square().mean()
-        forward.append(q)
-    g = torch.ones_like(q)
-    backward = [g]
-    for i in range(len(layers) - 1, 0, -1):
-        weight = layers[i].weight.detach()
-        slope = squared_slope(nn.Sequential(*between[i - 1]), forward[i - 1])
-        g = weight.square().sum() / layers[i].in_features * slope * g
-        backward.append(g)
-    names = tuple(link.name for link in as_chain(model, x) if isinstance(link.module, nn.Linear))
-    return Signal(torch.stack(forward), torch.stack(backward[::-1]), names)
+    all_finite(x, "x")
+    function = PureFunction(model).in_precision(torch.float64)
+    inputs = x.detach().double()
+    network = record(function, inputs[:4])
+    refuse_shared_weights(network)
+    places = largest_places(network)
+    if places > LARGEST:
+        raise UnsupportedModel(
+            f"values of the network have up to {places} places, and covariances of all pairs of "
+            f"places are carried for up to {LARGEST}"
+        )
+    found = _Layers(layers_of_weights(network))
+    step = max(2, math.isqrt(_AT_ONCE) // places)
+    for block in inputs.split(step):
+        found.carry(network, block)
+    return found.signal(x)
+
+
+class _Layers:
+    """What is seen at every layer with a weight matrix while covariances are carried."""
+
+    def __init__(self, names: dict[Value, str]) -> None:
+        self.known = names
+        self.rules = limit_rules(self._own)
+        #: By layer: name, entries of an output, sums over samples of moments, of squared gradients
+        #: and of correlations.
+        self.names: list[str] = []
+        self.entries: list[int] = []
+        self.sums: Tensor = torch.zeros(0, 3, dtype=torch.float64)
+        self.samples = self.pairs = 0
+
+    def carry(self, network: Network, x: Tensor) -> None:
+        """A block of samples: forward by the rules, and back by differentiating the tangent."""
+        self.names, self.entries = [], []
+        self.seen: list[tuple[Tensor, Tensor]] = []
+        with torch.enable_grad():
+            output = output_field(interpret(network, self.rules, [Raw(x)], len(x)))
+            lengths = [n * variance(p.tangent).sum() for n, p in output.parts]
+            gradients = torch.autograd.grad(
+                torch.stack(lengths).sum(), [e for _, e in self.seen], materialize_grads=True
+            )
+        rows = [
+            torch.stack([variance(k).mean() * len(x), g, _cosines(k)])
+            for (k, _), g in zip(self.seen, gradients, strict=True)
+        ]
+        block = torch.stack(rows)
+        self.sums = block if not self.samples else self.sums + block
+        self.samples += len(x)
+        self.pairs += len(x) * (len(x) - 1) // 2
+
+    def _own(self, call: Call, seen: Tensor, made: Tensor) -> Tensor | float:
+        """A number times the identity; normalizations are no layers of their own."""
+        if call["weight"] is None or call["weight"].ndim < 2:
+            return 0.0
+        weight = next((v for v in call.operation.inputs if v in self.known), None)
+        self.names.append(call.operation.layer if weight is None else self.known[weight])
+        half = made.shape[: made.ndim // 2]
+        self.entries.append(len(call["weight"]) * math.prod(half[1:]))
+        share = torch.zeros((), dtype=made.dtype, requires_grad=True)
+        self.seen.append((made, share))
+        return share * torch.eye(math.prod(half), dtype=made.dtype).reshape(made.shape)
+
+    def signal(self, x: Tensor) -> Signal:
+        """Means of what was summed."""
+        entries = torch.tensor(self.entries, dtype=torch.float64)
+        forward, backward = self.sums[:, 0] / self.samples, self.sums[:, 1] / self.samples / entries
+        correlation = self.sums[:, 2].to(x) / self.pairs if self.pairs else None
+        return Signal(
+            forward.to(x), backward.to(x), tuple(self.names), tuple(self.entries), correlation
+        )
+
+
+def _cosines(k: Tensor) -> Tensor:
+    """The sum over pairs of samples of the cosine between their outputs."""
+    products = same_place(k)
+    size = products.diagonal().clamp_min(0).sqrt()
+    return correlation(products, size[:, None] * size).triu(1).sum()
 
 
 def measure_signal(model: nn.Module, x: Tensor, *, generator: RandomSource = None) -> Signal:
     r"""Second moments of a network's pre-activations and of a gradient sent back through it.
 
     The gradient handed to the output is standard normal and scaled to second moment 1. Layers are
-    those with a weight matrix or kernel, dense or convolutional. The model is run once each way,
-    in evaluation mode, without hooks, and is left as it was.
+    those with a weight matrix or kernel, in the order of their use. The model is run once each way,
+    in evaluation mode, and is left as it was.
 
     Args:
-        model: any chain of layers; one with branches is refused.
+        model: any network.
         x: `[s, ...]`.
         generator: for the gradient at the output.
 
@@ -181,28 +260,40 @@ def measure_signal(model: nn.Module, x: Tensor, *, generator: RandomSource = Non
     (('0', '2'), torch.Size([2]), 1.0)
     """
     as_batch(x)
-    chain = as_chain(model, x)
-    found: list[Tensor] = []
-    names: list[str] = []
-    with evaluation_mode(model), torch.enable_grad():
-        value = x.detach().clone().requires_grad_()
-        for link in chain:
-            # a copy: an activation that works in place would overwrite what is measured
-            value = link.module(value.clone())
-            weight = getattr(link.module, "weight", None)
-            if isinstance(weight, Tensor) and weight.ndim > 1:
-                found.append(value)
-                names.append(link.name)
+    function = PureFunction(model)
+    network = network_of(function, x)
+    layers = weighted_values(network)
+    found: dict[Value, Tensor] = {}
+
+    def step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = called(op, args, kwargs)
+        if op.outputs and op.outputs[0] in layers:
+            found[op.outputs[0]] = made[0] if isinstance(made, tuple | list) else made
+        return made
+
+    with torch.enable_grad():
+        # every layer's output follows its weights, and so has a gradient
+        free = as_leaves({k: network.tensors[v] for k, v in network.parameters.items()})
+        given = {network.parameters[k]: p for k, p in free.items()}
+        outputs = run(function, network, x, step, given)
         if not found:
             raise UnsupportedModel(f"{type(model).__name__} has no layer with a weight matrix")
         generator = as_generator(generator)
         start = torch.randn(
-            value.shape, generator=generator, dtype=value.dtype, device=generator.device
-        ).to(value.device)
+            outputs.shape, generator=generator, dtype=outputs.dtype, device=generator.device
+        ).to(outputs.device)
         start = start / start.square().mean().sqrt()
-        gradients = torch.autograd.grad(value, found, start)
-    forward = torch.stack([z.detach().square().mean() for z in found])
+        places = list(found.values())
+        gradients = torch.autograd.grad(outputs, places, start, materialize_grads=True)
+    values = [z.detach() for z in found.values()]
+    forward = torch.stack([z.square().mean() for z in values])
     backward = torch.stack([g.square().mean() for g in gradients])
     if not bool(torch.isfinite(forward).all() & torch.isfinite(backward).all()):
         raise NonFinite("the activations or their gradients overflow on the way through the model")
-    return Signal(forward, backward, tuple(names))
+    pairs = len(x) * (len(x) - 1) // 2
+    rows = [z.flatten(1) for z in values]
+    correlations = torch.stack([_cosines(z @ z.mT) for z in rows]) / pairs if pairs else None
+    return Signal(
+        forward, backward, tuple(layers[v] for v in found),
+        tuple(z[0].numel() for z in values), correlations,
+    )  # fmt: skip

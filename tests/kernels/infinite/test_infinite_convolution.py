@@ -12,9 +12,9 @@ from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeM
 from torchtheory.kernels.infinite import convolution as infinite_convolution
 from torchtheory.kernels.infinite.convolution import convolutional_kernels
 from torchtheory.kernels.infinite.dense import limit_kernels
-from torchtheory.kernels.infinite.dual_activations import dual_moments
 from torchtheory.kernels.infinite.parametrization import ntk_convolutional
 from torchtheory.kernels.tangent.kernel import empirical_ntk
+from torchtheory.nets.infinite_width.dual_activations import dual_moments
 
 
 def images(n: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:

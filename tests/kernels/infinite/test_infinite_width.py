@@ -14,13 +14,13 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch, UnknownName
 from torchtheory.kernels.infinite import dense as infinite_width
 from torchtheory.kernels.infinite.dense import dense_limit_kernel, limit_kernels, nngp, ntk
-from torchtheory.kernels.infinite.dual_activations import dual_moments
-from torchtheory.kernels.infinite.duals.closed_forms import PiecewiseLinear
-from torchtheory.kernels.infinite.duals.hermite import HermiteExpansion
 from torchtheory.kernels.infinite.parametrization import ntk_mlp
 from torchtheory.kernels.learning.regression import kernel_least_squares
 from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.nets.activations.table import activation
+from torchtheory.nets.infinite_width.dual_activations import dual_moments
+from torchtheory.nets.infinite_width.duals.closed_forms import PiecewiseLinear
+from torchtheory.nets.infinite_width.duals.hermite import HermiteExpansion
 
 
 def sample(n: int, d: int, seed: int = 0) -> Tensor:

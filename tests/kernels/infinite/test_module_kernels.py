@@ -143,12 +143,33 @@ class Places(nn.Module):
         return self.last(torch.erf(self.conv(h)).transpose(1, 2).flip(1)[:, :2].sum(1))
 
 
+class Composed(nn.Module):
+    """Fixed maps of the input, functions one after the other, and the input in a sum."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.a, self.b, self.last = nn.Linear(64, width), nn.Linear(width, 64), nn.Linear(64, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x - 0.5) / 2
+        h = torch.tanh(F.elu(self.a(x) + 0.3))
+        # as few units as the input has, but nothing bends after them
+        return self.last(x + self.b(h))
+
+
 _WIDTH, _DRAWS = 192, 24
 
 
 @pytest.mark.parametrize(
     ("make", "shape"),
-    [(Residual, (4,)), (Dense, (4,)), (Normalized, (4,)), (Images, (2, 6, 6)), (Places, (3, 3))],
+    [
+        (Residual, (4,)),
+        (Dense, (4,)),
+        (Normalized, (4,)),
+        (Images, (2, 6, 6)),
+        (Places, (3, 3)),
+        (Composed, (64,)),
+    ],
 )
 def test_wide_random_copies_come_near(
     make: Callable[[int], nn.Module], shape: tuple[int, ...]
@@ -182,12 +203,13 @@ def test_the_same_weights_twice_are_refused() -> None:
     [
         (lambda h: torch.relu(h) + h.flip(-1), "the same weights made"),
         (lambda h: h[:, :2], "getitem of units"),
-        (lambda h: torch.relu(torch.relu(h)), "no Gaussian"),
+        (lambda h: torch.relu(2 * torch.relu(h)), "no Gaussian"),
+        (lambda h: torch.atan2(h, h.flip(0)), "no limit is known"),
         (lambda h: h * torch.sigmoid(h), "product of two values"),
         (lambda h: h + torch.relu(h), "the same weights made"),
         (lambda h: torch.softmax(h, -1), "no limit is known"),
         (lambda h: h.amax(-1, keepdim=True), "no rule for amax"),
-        (lambda h: h + 1, "sum with a constant"),
+        (lambda h: h + torch.arange(4.0), "numbers that differ"),
     ],
 )
 def test_what_has_no_limit_is_named(function: Callable[[Tensor], Tensor], sentence: str) -> None:

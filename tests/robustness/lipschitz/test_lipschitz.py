@@ -14,13 +14,13 @@ from torchtheory.convolution.layer_matrices import layer_matrix
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.models.problem import Problem
 from torchtheory.models.untouched import ModelState
-from torchtheory.robustness.lipschitz import layers as module
 from torchtheory.robustness.lipschitz.layers import (
     LayerNorm,
     jacobian_norms,
     layer_norms,
     weight_norms,
 )
+from torchtheory.tracing.activations import ACTIVATION_LAYERS
 from torchtheory.tracing.chain import Rearrangement
 
 
@@ -203,7 +203,7 @@ def test_max_pool_is_bounded_by_its_busiest_entry(kernel: int, stride: int, dila
 GRID = torch.linspace(-15, 15, 600_001, dtype=torch.float64)
 MOVES = (nn.Flatten, nn.Unflatten, nn.Identity, Rearrangement, nn.Softmax)
 POINTWISE = [
-    *(kind() for kind in module._POINTWISE if kind not in MOVES and "Dropout" not in kind.__name__),
+    *(kind() for kind in ACTIVATION_LAYERS if kind not in (nn.Hardshrink, nn.Threshold)),
     nn.LeakyReLU(0.3),
     nn.LeakyReLU(-2.0),
     nn.ELU(0.5),

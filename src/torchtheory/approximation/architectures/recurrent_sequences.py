@@ -34,6 +34,7 @@ from torchtheory.nets.activations.table import Activation, Pointwise, activation
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.neurons.regression import least_squares
 from torchtheory.robustness.lipschitz.pointwise import pointwise_constant
+from torchtheory.tracing.activations import layer_facts
 
 SequenceFunction = Callable[[Tensor], Tensor]
 """From sequences `[batch, i, m]` of one length, any length, to `[batch, p]`."""
@@ -410,12 +411,6 @@ class LengthStress:
     floors: Tensor
 
 
-#: The largest absolute value of layers that are bounded.
-_SUPREMA: dict[type[nn.Module], float] = {
-    nn.Tanh: 1.0, nn.Sigmoid: 1.0, nn.Softsign: 1.0, nn.Hardsigmoid: 1.0, nn.ReLU6: 6.0,
-}  # fmt: skip
-
-
 def _constants(sigma: nn.Module) -> tuple[float, float]:
     """The Lipschitz constant of an activation and its supremum, known and not measured."""
     if type(sigma) is nn.Identity:
@@ -424,15 +419,13 @@ def _constants(sigma: nn.Module) -> tuple[float, float]:
     if isinstance(row, Activation) and row.parameters == activation(row.name).parameters:
         return row.known.lipschitz, max(abs(row.known.lowest), abs(row.known.highest))
     try:
-        steepest = pointwise_constant(sigma)
+        steepest, facts = pointwise_constant(sigma), layer_facts(sigma)
     except UnsupportedModel as error:
         raise UnsupportedModel(
             "of an activation that is neither torch's nor of the table no bound can be read off "
             f"its values ({error}): give its Lipschitz constant as lipschitz="
         ) from error
-    if type(sigma) is nn.Hardtanh:
-        return steepest, max(abs(sigma.min_val), abs(sigma.max_val))
-    return steepest, _SUPREMA.get(type(sigma), math.inf)
+    return steepest, max(abs(facts.lowest), abs(facts.highest))
 
 
 def output_bounds(

@@ -33,12 +33,7 @@ from torchtheory.approximation.polynomials.divided_differences import (
 from torchtheory.core.checks import positive_number, whole_number
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.nets.feedforward import affine_layers
-
-#: Activations that increase, through which the ends of an interval can be followed.
-_INCREASING = (
-    nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.Tanh, nn.Sigmoid, nn.Softplus,
-    nn.Softsign, nn.Hardtanh, nn.ReLU6, nn.LogSigmoid, nn.Hardsigmoid, nn.Identity,
-)  # fmt: skip
+from torchtheory.tracing.activations import ACTIVATION_LAYERS, layer_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +158,9 @@ def _by_differences(
 
 def _increases(layer: nn.Module) -> bool:
     """Whether the activation increases, which some do for some of their parameters only."""
-    if isinstance(layer, nn.LeakyReLU):
-        return layer.negative_slope >= 0
-    if isinstance(layer, nn.ELU):
-        return layer.alpha >= 0
-    return isinstance(layer, _INCREASING)
+    if isinstance(layer, nn.Identity | nn.Softplus):  # of the latter see `_drop`
+        return True
+    return type(layer) in ACTIVATION_LAYERS and layer_facts(layer).increasing
 
 
 def _drop(layer: nn.Module) -> float:

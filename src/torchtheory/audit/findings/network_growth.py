@@ -24,6 +24,7 @@ from torchtheory.core.errors import UnsupportedModel
 from torchtheory.generalization.vc.bounds import first_whole_number
 from torchtheory.generalization.vc.growth import log_sauer_polynomial, sauer_bound
 from torchtheory.models.problem import Problem
+from torchtheory.tracing.activations import ACTIVATION_FACTS, activation_facts
 from torchtheory.tracing.interpret import Call, Rule, Rules, in_terms_of, interpret
 from torchtheory.tracing.kinds import AVERAGES, MAXIMA, PADS, RESIZES
 from torchtheory.tracing.network import Network, Value, leaves, mapped
@@ -273,6 +274,14 @@ def _breaking(*places: str | int, power: int = 1) -> Rule:
     return rule
 
 
+def _activation(call: Call) -> Any:
+    """Made of polynomials between its kinks and jumps."""
+    facts = activation_facts(call.name, **call.arguments)
+    if facts.degree is None:
+        return NotImplemented
+    return _breaking(len(facts.kinks) + len(facts.jumps), power=facts.degree)(call)
+
+
 def _prelu(call: Call) -> Any:
     degree = _degree(call, "input")
     _counts(call).decide(_units(call), degree)
@@ -327,7 +336,6 @@ def _known(rule: Rule) -> Rule:
     return checked
 
 
-_ONE, _TWO = _breaking(1), _breaking(2)
 _WEIGHTED = _product("input", "weight")
 _RULES: dict[str, Rule] = {
     "linear": _WEIGHTED,
@@ -347,9 +355,15 @@ _RULES: dict[str, Rule] = {
     "pow": _power,
     "square": _power,
     "batch_norm": _batch_norm,
-    **dict.fromkeys("relu leaky_relu rrelu abs threshold sign sgn heaviside".split(), _ONE),
-    **dict.fromkeys("relu6 hardtanh hardshrink softshrink hardsigmoid".split(), _TWO),
-    "hardswish": _breaking(2, power=2),
+    **dict.fromkeys(
+        (
+            name
+            for name in ACTIVATION_FACTS
+            if name not in ("prelu", "clamp", "clamp_min", "clamp_max")
+        ),
+        _activation,
+    ),
+    **dict.fromkeys("sign sgn heaviside".split(), _breaking(1)),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _breaking("min", "max")),
     "prelu": _prelu,
     **dict.fromkeys("gt ge lt le".split(), _comparison),

@@ -33,7 +33,7 @@ from torchtheory.robustness.lipschitz.layers import (
     layer_norms,
     weight_norms,
 )
-from torchtheory.robustness.lipschitz.semidefinite import affine_pieces, semidefinite_lipschitz
+from torchtheory.robustness.lipschitz.semidefinite import semidefinite_lipschitz
 from torchtheory.robustness.margin_certificates import boundary_distances, certified_radii
 
 #: Samples attacked, at most and at least, and the forward passes that costs each.
@@ -204,15 +204,13 @@ def _output(problem: Problem) -> int | str | None:
 
 
 def _semidefinite(problem: Problem) -> float:
-    """The bound of a small chain by semidefinite programming; infinite for any other network."""
+    """The bound of a small network by semidefinite programming; infinite for any other."""
     if problem.function.output is not None:
         return math.inf
     try:
-        pieces, _ = affine_pieces(problem.model, problem.train.x.shape[1:])
-        if max(max(p.shape) for p in pieces) > PROGRAMMED:
-            return math.inf
+        shape = problem.train.x.shape[1:]
         with within(min(10.0, 0.3 * time_left())):
-            return float(semidefinite_lipschitz(problem.model, problem.train.x.shape[1:]))
+            return float(semidefinite_lipschitz(problem.model, shape, largest=PROGRAMMED))
     except TorchTheoryError:
         return math.inf
 

@@ -16,12 +16,12 @@ from torch import Tensor
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.explanation.propagation.marks import Mark, constant_along, mark_of, noted
 from torchtheory.explanation.propagation.tracing import Handler, Step, node
+from torchtheory.tracing.activations import ACTIVATION_FACTS
 
+#: Beside those of the table of activations.
 _FUNCTIONS = """
-    relu relu6 leaky_relu elu selu celu gelu silu mish hardswish hardtanh tanh softsign tanhshrink
-    softshrink hardshrink sigmoid hardsigmoid softplus threshold logsigmoid prelu rrelu abs sin cos
-    tan asin acos atan sinh cosh asinh atanh erf erfc exp exp2 expm1 log log2 log10 log1p square
-    sqrt rsqrt reciprocal pow rpow clamp clamp_min clamp_max sign nan_to_num
+    tan asin acos sinh cosh atanh erfc exp exp2 expm1 log log2 log10 log1p square sqrt rsqrt
+    reciprocal pow rpow sign nan_to_num
 """
 
 _GATES = {"sigmoid", "hardsigmoid", "exp"}
@@ -80,7 +80,7 @@ def _softmax(step: Step) -> Any:
 
 
 ENTRYWISE: dict[str, Handler] = {
-    **dict.fromkeys(_FUNCTIONS.split(), _activation),
+    **dict.fromkeys((*ACTIVATION_FACTS, *_FUNCTIONS.split()), _activation),
     "softmax": _softmax,
     "log_softmax": _softmax,
 }

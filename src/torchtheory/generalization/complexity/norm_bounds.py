@@ -22,6 +22,8 @@ from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, Unsu
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.generalization.complexity.rademacher import Supremum
 from torchtheory.models.untouched import copied
+from torchtheory.nets.activations.table import POINTWISE_LAYERS
+from torchtheory.tracing.activations import layer_facts
 from torchtheory.tracing.chain import as_chain
 
 
@@ -45,10 +47,10 @@ def homogeneous_layers(model: nn.Module) -> list[nn.Linear]:
                     f"layer {link.name!r} has a bias; the norm bound is for networks without"
                 )
             found.append(module)
-        elif isinstance(module, nn.LeakyReLU):
-            if not abs(module.negative_slope) <= 1:
+        elif type(module) in POINTWISE_LAYERS and layer_facts(module).homogeneous:
+            if not layer_facts(module).lipschitz <= 1:
                 raise UnsupportedModel(f"activation {link.name!r} is not 1-Lipschitz")
-        elif not isinstance(module, nn.ReLU | nn.Identity | nn.Flatten):
+        elif not isinstance(module, nn.Identity | nn.Flatten):
             raise UnsupportedModel(
                 f"layer {link.name!r} ({type(module).__name__}) is not known to be positively "
                 "homogeneous and 1-Lipschitz"

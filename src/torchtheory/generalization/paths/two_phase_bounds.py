@@ -36,6 +36,7 @@ from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.kernels.paths.layers import has_bias, path_links
 from torchtheory.kernels.paths.path_kernel import deep_path_kernel, number_of_paths, path_norms
 from torchtheory.kernels.paths.rules import checked_inputs
+from torchtheory.tracing.activations import ACTIVATION_LAYERS, layer_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +253,7 @@ def _products(
 
 
 def _steepest(module: nn.Module) -> float:
-    if isinstance(module, nn.LeakyReLU):
-        return max(1.0, abs(module.negative_slope))
-    if isinstance(module, nn.PReLU):
-        return max(1.0, float(module.weight.detach().abs().max()))
-    return 1.0
+    return layer_facts(module).lipschitz if type(module) in ACTIVATION_LAYERS else 1.0
 
 
 def _targets(y: Tensor, x: Tensor) -> Tensor:

@@ -8,10 +8,6 @@ from .dense import limit_kernels as limit_kernels
 from .dense import LimitKernels as LimitKernels
 from .convolution import convolutional_kernels as convolutional_kernels
 
-# duals of activations
-from .dual_activations import dual_activation as dual_activation
-from .dual_activations import dual_moments as dual_moments
-
 # networks in tangent parametrization
 from .parametrization import ntk_mlp as ntk_mlp
 from .parametrization import ntk_convolutional as ntk_convolutional
@@ -37,6 +33,3 @@ from .wide_convergence import step_size_limit as step_size_limit
 from .wide_layer import fit_last_layer as fit_last_layer
 from .wide_layer import layer_ranks as layer_ranks
 from .wide_layer import last_layer_path as last_layer_path
-
-# topics
-from . import duals as duals

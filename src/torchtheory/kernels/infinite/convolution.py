@@ -30,9 +30,9 @@ from torch import Tensor
 from torchtheory.core.checks import all_finite, described, whole_number
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch, UnknownName
 from torchtheory.kernels.infinite.dense import LimitKernels
-from torchtheory.kernels.infinite.dual_activations import AnyActivation, dual_activation
-from torchtheory.kernels.infinite.duals.moments import DualActivation, Prepared
 from torchtheory.kernels.infinite.parametrization import Readout, check_variances
+from torchtheory.nets.infinite_width.dual_activations import AnyActivation, dual_activation
+from torchtheory.nets.infinite_width.duals.moments import DualActivation, Prepared
 
 Padding = Literal["zeros", "circular"]
 

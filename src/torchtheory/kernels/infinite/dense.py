@@ -35,12 +35,12 @@ from torch import Tensor
 
 from torchtheory.core.checks import as_points, whole_number
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
-from torchtheory.kernels.infinite.dual_activations import AnyActivation, dual_activation
-from torchtheory.kernels.infinite.duals.angles import half_angle_and_rest
-from torchtheory.kernels.infinite.duals.closed_forms import PiecewiseLinear, Step
-from torchtheory.kernels.infinite.duals.moments import DualActivation, Prepared
 from torchtheory.kernels.infinite.parametrization import check_variances
 from torchtheory.kernels.learning.functions import Kernel, squared_distances
+from torchtheory.nets.infinite_width.dual_activations import AnyActivation, dual_activation
+from torchtheory.nets.infinite_width.duals.angles import half_angle_and_rest
+from torchtheory.nets.infinite_width.duals.closed_forms import PiecewiseLinear, Step
+from torchtheory.nets.infinite_width.duals.moments import DualActivation, Prepared
 
 #: Which first layer: divided by the root of the input's dimension, or not at all (Theorem 57).
 InputScaling = Literal["fan_in", "unscaled_input"]

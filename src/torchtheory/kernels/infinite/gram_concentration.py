@@ -25,8 +25,8 @@ from torchtheory.core.checks import as_points, as_symmetric, positive_number, wh
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.intervals import hoeffding_radius
 from torchtheory.core.random import RandomSource, as_generator, rademacher
-from torchtheory.kernels.infinite.two_layer import expected_gram, sampled_gram, slope_of
-from torchtheory.nets.activations.moments import Function
+from torchtheory.kernels.infinite.two_layer import expected_gram, sampled_gram
+from torchtheory.nets.activations.moments import Function, slope_of
 from torchtheory.nets.activations.table import Activation, activation
 
 

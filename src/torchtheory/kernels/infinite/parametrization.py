@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torchtheory.core.checks import whole_number, whole_numbers
 from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.kernels.infinite.dual_activations import AnyActivation, activation_layer
+from torchtheory.nets.infinite_width.dual_activations import AnyActivation, activation_layer
 
 #: What each layer divides by. `fan_in`: the root of the number of its inputs. `unscaled_input`:
 #: the same, but the first layer divides by nothing (Theorem 57). `fan_out`: the root of its own

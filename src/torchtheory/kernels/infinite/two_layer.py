@@ -13,7 +13,6 @@ Deep Learning, exercises 7.4 and of chapter 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -23,8 +22,8 @@ from torchtheory.core.checks import all_finite, as_points, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian, rademacher
 from torchtheory.kernels.learning.functions import arc_cosine
-from torchtheory.nets.activations.moments import Function
-from torchtheory.nets.activations.table import Activation, activation, as_layer, nth_derivative
+from torchtheory.nets.activations.moments import Function, slope_of
+from torchtheory.nets.activations.table import as_layer
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 
@@ -93,19 +92,6 @@ class TwoLayerNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden: Tensor = self.activation(nn.functional.linear(x, self.weight))
         return (hidden @ self.outputs / math.sqrt(len(self.weight)))[..., None]
-
-
-def slope_of(given: Function) -> Callable[[Tensor], Tensor]:
-    r"""$\sigma'$ of an activation given by name, row of the table, module or function.
-
-    >>> slope_of("relu")(torch.tensor([-1.0, 2.0])), slope_of(torch.sin)(torch.tensor([0.0]))
-    (tensor([0., 1.]), tensor([1.]))
-    """
-    row = activation(given) if isinstance(given, str) else given
-    if isinstance(row, Activation):
-        return row.slope
-    layer = row if isinstance(row, nn.Module) else as_layer(row)
-    return lambda z: nth_derivative(layer, z, 1)
 
 
 def sampled_gram(x: Tensor, weight: Tensor, activation: Function = "relu") -> Tensor:

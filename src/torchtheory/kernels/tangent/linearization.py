@@ -13,11 +13,9 @@ Learning, Eq. (1.25).
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +30,8 @@ from torchtheory.models.model import (
     parameters_from,
 )
 from torchtheory.models.untouched import copied
-from torchtheory.nets.activations.table import Pointwise
+from torchtheory.nets.activations.table import ACTIVATIONS, Pointwise, as_layer
+from torchtheory.tracing.activations import activation_facts, layer_facts
 
 
 class LinearizedModel(nn.Module):
@@ -235,66 +234,20 @@ def outputs_on_tangent(
 # ----------------------------------------------------------------------- the two-layer bound
 
 
-SMOOTHNESS: Mapping[str, float] = MappingProxyType(
-    {
-        "linear": 0.0,
-        "logistic": math.sqrt(3) / 18,
-        "tanh": 4 / (3 * math.sqrt(3)),
-        "softplus": 0.25,
-        "sin": 1.0,
-        "arctan": 9 / (8 * math.sqrt(3)),
-        "silu": 0.5,
-        "gelu": math.sqrt(2 / math.pi),
-        "elu": 1.0,
-        "softsign": 2.0,
-        "relu": math.inf,
-        "leaky relu": math.inf,
-    }
-)
-r"""Smoothness constants $\beta=\sup_{r\ne s}|\sigma'(r)-\sigma'(s)|/|r-s|$ of activations.
-
-Infinite where the derivative jumps: no parabola then bounds the error of a tangent.
-"""
-
-_LAYERS: dict[type[nn.Module], str] = {
-    nn.Identity: "linear",
-    nn.Sigmoid: "logistic",
-    nn.Tanh: "tanh",
-    nn.Softplus: "softplus",
-    nn.SiLU: "silu",
-    nn.GELU: "gelu",
-    nn.ELU: "elu",
-    nn.Softsign: "softsign",
-    nn.ReLU: "relu",
-    nn.LeakyReLU: "leaky relu",
-}
-
-
 def activation_smoothness(activation: str | nn.Module) -> float:
-    r"""$\beta$ of an activation, given by name or as a layer; infinite for a kink.
+    r"""$\beta=\sup_{r\ne s}|\sigma'(r)-\sigma'(s)|/|r-s|$ of an activation, by name or as a layer.
+
+    Infinite where the derivative jumps: no parabola then bounds the error of a tangent.
 
     >>> round(activation_smoothness("tanh"), 4), activation_smoothness(nn.Softplus(beta=2.0))
     (0.7698, 0.5)
     """
-    scale = 1.0
-    if isinstance(activation, str):
-        name = activation
-    elif isinstance(activation, Pointwise):
-        name = activation.name
-    else:
-        name = _LAYERS.get(type(activation), type(activation).__name__)
-        if isinstance(activation, nn.Softplus):
-            scale = float(activation.beta)
-        if isinstance(activation, nn.ELU) and activation.alpha != 1:
-            return math.inf
-        if isinstance(activation, nn.GELU) and activation.approximate != "none":
-            name = "gelu by tanh"
-    if name not in SMOOTHNESS:
-        raise UnsupportedModel(
-            f"no smoothness constant is known for the activation {name}; known: "
-            + ", ".join(SMOOTHNESS)
-        )
-    return scale * SMOOTHNESS[name]
+    layer = as_layer(activation) if activation in ACTIVATIONS else activation
+    if isinstance(layer, nn.Identity):
+        return 0.0
+    if isinstance(layer, Pointwise):
+        layer = {"arctan": "atan"}.get(layer.name, layer.name)
+    return (activation_facts(layer) if isinstance(layer, str) else layer_facts(layer)).smoothness
 
 
 def two_layer_gap_bound(

@@ -11,12 +11,12 @@ from scipy import stats
 from torch import Tensor, nn
 
 from torchtheory.kernels.infinite.dense import limit_kernels, nngp
-from torchtheory.kernels.infinite.dual_activations import activation_layer, dual_activation, dual_moments
 from torchtheory.kernels.infinite.parametrization import ScaledLinear, ntk_mlp
-from torchtheory.kernels.infinite.two_layer import slope_of
 from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.labs.engine import COLORS, Interval, Run, fit_slope, lab, mean_interval
 from torchtheory.models.model import PureFunction
+from torchtheory.nets.activations.moments import slope_of
+from torchtheory.nets.infinite_width.dual_activations import activation_layer, dual_activation, dual_moments
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 NAMES = ("relu", "leaky relu", "abs", "erf", "gelu", "sin", "tanh", "softplus")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.kernels.infinite.two_layer import TwoLayerNetwork, slope_of
+from torchtheory.kernels.infinite.two_layer import TwoLayerNetwork
 from torchtheory.kernels.tangent.linearization import (
     activation_smoothness,
     linearization_gap,
@@ -16,6 +16,7 @@ from torchtheory.kernels.tangent.linearization import (
     two_layer_gap_bound,
 )
 from torchtheory.labs.engine import COLORS, Run, fit_slope, lab
+from torchtheory.nets.activations.moments import slope_of
 from torchtheory.nets.activations.table import as_layer, nth_derivative
 from torchtheory.nets.feedforward import mlp
 

@@ -32,11 +32,21 @@ def squared_slope(given: Function, variance: Tensor) -> Tensor:
     >>> squared_slope("relu", torch.tensor(3.0, dtype=torch.float64))
     tensor(0.5000, dtype=torch.float64)
     """
+    slope = slope_of(given)
+    return gaussian_mean(lambda z: slope(z).square(), variance)
+
+
+def slope_of(given: Function) -> Callable[[Tensor], Tensor]:
+    r"""$\varrho'$ of an activation given by name, row of the table, module or function.
+
+    >>> slope_of("relu")(torch.tensor([-1.0, 2.0])), slope_of(torch.sin)(torch.tensor([0.0]))
+    (tensor([0., 1.]), tensor([1.]))
+    """
     row = activation(given) if isinstance(given, str) else given
     if isinstance(row, Activation):
-        return gaussian_mean(lambda z: row.slope(z).square(), variance)
+        return row.slope
     function = _module(row)
-    return gaussian_mean(lambda z: nth_derivative(function, z, 1).square(), variance)
+    return lambda z: nth_derivative(function, z, 1)
 
 
 def _module(given: Function) -> nn.Module:

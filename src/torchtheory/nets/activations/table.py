@@ -20,16 +20,13 @@ from torch import Tensor, nn
 from torchtheory.core.checks import first_entry, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName
 from torchtheory.nets.activations.properties import MOST_DERIVATIVES, ActivationProperties
+from torchtheory.tracing.activations import ACTIVATION_LAYERS
 
 _INF = math.inf
 
 
 #: Layers of torch that act on every entry by itself, and have nothing to learn.
-POINTWISE_LAYERS = (
-    nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
-    nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Softplus,
-    nn.Softsign, nn.Tanhshrink, nn.Hardshrink, nn.Softshrink, nn.Threshold,
-)  # fmt: skip
+POINTWISE_LAYERS = tuple(k for k in ACTIVATION_LAYERS if k not in (nn.PReLU, nn.RReLU))
 
 
 class Pointwise(nn.Module):

@@ -1,13 +1,13 @@
 r"""The activations of torch, each with how it is enclosed by lines.
 
-Constants are bounds of second derivatives between kinks, and places of minima, to all digits that
-matter: the test of this module compares them with the derivatives that torch takes.
+Their kinks, curvatures and places of minima are those of the table of activations.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,53 +26,29 @@ from torchtheory.robustness.bounds.relaxations import (
     Softplus,
     largest_entries,
 )
-
-_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
-
-
-def _gelu(approximate: str = "none") -> Activation:
-    lowest = -0.7517915246935645 if approximate == "none" else -0.7524614220710162
-    return Smooth(lambda x: F.gelu(x, approximate=approximate), 0.8, lowest=lowest)
+from torchtheory.tracing.activations import activation_facts
 
 
-def _elu(alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Activation:
-    def function(x: Tensor) -> Tensor:
-        low = scale * alpha * torch.expm1(input_scale * x.clamp_max(0.0))
-        return torch.where(x > 0, scale * x, low)
+def _by_facts(name: str, function: Callable[..., Tensor]) -> Callable[..., Activation]:
+    """From samples of the interval, with the curvature, kinks and jumps that are known."""
 
-    return Smooth(
-        function,
-        abs(scale * alpha) * input_scale**2,
-        increasing=scale * alpha * input_scale >= 0 and scale >= 0,
-        kinks=() if alpha * input_scale == 1 else (0.0,),
-    )
+    def made(**arguments: Any) -> Activation:
+        facts = activation_facts(name, **arguments)
+        return Smooth(
+            partial(function, **arguments),
+            facts.curvature,
+            lowest=facts.lowest_at,
+            increasing=facts.increasing,
+            kinks=facts.kinks,
+            jumps=facts.jumps,
+        )
 
-
-def _celu(alpha: float = 1.0) -> Activation:
-    return Smooth(lambda x: F.celu(x, alpha), 1 / abs(alpha), increasing=alpha > 0)
-
-
-def _selu() -> Activation:
-    steepest = _SELU_ALPHA * _SELU_SCALE
-    return Smooth(F.selu, steepest, increasing=True, kinks=(0.0,))
+    return made
 
 
-def _threshold(threshold: float, value: float) -> Activation:
-    return Smooth(
-        lambda x: F.threshold(x, threshold, value),
-        0.0,
-        increasing=value <= threshold,
-        jumps=[(threshold, value, threshold)],
-    )
-
-
-def _hard_shrink(lambd: float = 0.5) -> Activation:
-    jumps = [(-lambd, -lambd, 0.0), (lambd, 0.0, lambd)]
-    return Smooth(lambda x: F.hardshrink(x, lambd), 0.0, increasing=True, jumps=jumps)
-
-
-def _soft_shrink(lambd: float = 0.5) -> Activation:
-    return Smooth(lambda x: F.softshrink(x, lambd), 0.0, increasing=True, kinks=(-lambd, lambd))
+def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
+    low = scale * alpha * torch.expm1(input_scale * x.clamp_max(0.0))
+    return torch.where(x > 0, scale * x, low)
 
 
 def _exponential(base: float = math.e) -> Activation:
@@ -129,6 +105,14 @@ def _growing(box: Box) -> Tensor:
     return torch.cosh(largest_entries(box))
 
 
+#: Of the table of activations, those that are enclosed from samples.
+_SAMPLED: dict[str, Callable[..., Tensor]] = {
+    **{name: getattr(F, name) for name in "gelu silu mish celu selu softsign tanhshrink".split()},
+    **{name: getattr(F, name) for name in "hardsigmoid hardswish hardshrink softshrink".split()},
+    **{name: getattr(torch, name) for name in "threshold atan asinh erf sin cos".split()},
+    "elu": _elu,
+}
+
 #: Activations by plain name; they take the arguments of torch's function after the first.
 ACTIVATIONS: dict[str, Callable[..., Activation]] = {
     "relu": lambda: Kinked(0.0, 1.0),
@@ -140,26 +124,9 @@ ACTIVATIONS: dict[str, Callable[..., Activation]] = {
     "tanh": lambda: Sigmoidal(),
     "sigmoid": lambda: Sigmoidal(0.5, 0.5, 0.5),
     "softplus": lambda beta=1.0, threshold=20.0: Softplus(beta, threshold),
-    "gelu": _gelu,
-    "silu": lambda: Smooth(F.silu, 0.5, lowest=-1.2784645427610738),
-    "mish": lambda: Smooth(F.mish, 0.65, lowest=-1.1924312145154952),
-    "elu": _elu,
-    "celu": _celu,
-    "selu": _selu,
-    "softsign": lambda: Smooth(F.softsign, 2.0, increasing=True),
-    "tanhshrink": lambda: Smooth(F.tanhshrink, 0.77, increasing=True),
-    "hardsigmoid": lambda: Smooth(F.hardsigmoid, 0.0, increasing=True, kinks=(-3.0, 3.0)),
-    "hardswish": lambda: Smooth(F.hardswish, 1 / 3, lowest=-1.5, kinks=(-3.0, 3.0)),
-    "hardshrink": _hard_shrink,
-    "softshrink": _soft_shrink,
-    "threshold": _threshold,
     "sign": lambda: Smooth(torch.sign, 0.0, increasing=True, jumps=[(0.0, -1.0, 1.0)]),
-    "atan": lambda: Smooth(torch.atan, 0.65, increasing=True),
-    "asinh": lambda: Smooth(torch.asinh, 0.386, increasing=True),
-    "erf": lambda: Smooth(torch.erf, 0.97, increasing=True),
-    "erfc": lambda: Smooth(torch.erfc, 0.97),
-    "sin": lambda: Smooth(torch.sin, 1.0),
-    "cos": lambda: Smooth(torch.cos, 1.0),
+    **{name: _by_facts(name, function) for name, function in _SAMPLED.items()},
+    "erfc": lambda: Smooth(torch.erfc, activation_facts("erf").curvature),
     "sinh": lambda: Smooth(torch.sinh, _growing, increasing=True),
     "cosh": lambda: Curved(torch.cosh, torch.sinh, convex=True, rises=None),
     "exp": _exponential,

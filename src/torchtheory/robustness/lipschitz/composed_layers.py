@@ -16,11 +16,11 @@ from torch import Tensor
 
 from torchtheory.robustness.lipschitz.affine_operations import add, affine, item, join, linear
 from torchtheory.robustness.lipschitz.entrywise_operations import slope_bounded
+from torchtheory.robustness.lipschitz.pointwise import operation_constant
 from torchtheory.robustness.lipschitz.products import attention, multiply
 from torchtheory.robustness.lipschitz.watched_pass import Pass, Signal, Untold
 
 #: Slopes of the functions of a cell.
-_SLOPES = {"sigmoid": 0.25, "tanh": 1.0, "relu": 1.0}
 
 
 def _moved(watch: Pass, function: Callable[..., Any], x: Any, *args: Any) -> Any:
@@ -153,7 +153,7 @@ def _cell(
         function = getattr(torch, name)
         if not isinstance(z, Signal):
             return function(z)
-        return slope_bounded(watch, z, function(z.value), _SLOPES[name], name)
+        return slope_bounded(watch, z, function(z.value), operation_constant(name, {}), name)
 
     def gate(k: int, x: Any, h: Any) -> Any:
         return plus(dense(x, w[k], b[k]), dense(h, u[k], c[k]))

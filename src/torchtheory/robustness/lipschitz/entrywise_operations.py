@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from torchtheory.core.errors import UnsupportedModel
 from torchtheory.robustness.lipschitz.affine_operations import value_of
-from torchtheory.robustness.lipschitz.pointwise import pointwise_constant
+from torchtheory.robustness.lipschitz.pointwise import operation_constant
 from torchtheory.robustness.lipschitz.watched_pass import Extent, Pass, Signal, signals_in, times
 
 
@@ -39,56 +40,16 @@ def slope_bounded(watch: Pass, x: Signal, value: Tensor, constant: float, name: 
     return watch.node(value, (x,), rule)
 
 
-def _module(kind: type[nn.Module], *names: str) -> Callable[[dict[str, Any]], nn.Module]:
-    """The layer of torch that a function with these arguments is."""
-    return lambda given: kind(**{k: given[k] for k in names if k in given})
-
-
-def _prelu(given: dict[str, Any]) -> nn.Module:
-    weight = given["weight"]
-    made = nn.PReLU(weight.numel())
-    made.weight = nn.Parameter(weight.detach().reshape(-1), requires_grad=False)
-    return made
-
-
-ACTIVATIONS: dict[str, Callable[[dict[str, Any]], nn.Module]] = {
-    "relu": _module(nn.ReLU),
-    "relu6": _module(nn.ReLU6),
-    "hardtanh": _module(nn.Hardtanh, "min_val", "max_val"),
-    "tanh": _module(nn.Tanh),
-    "sigmoid": _module(nn.Sigmoid),
-    "logsigmoid": _module(nn.LogSigmoid),
-    "softplus": _module(nn.Softplus, "beta", "threshold"),
-    "softsign": _module(nn.Softsign),
-    "hardsigmoid": _module(nn.Hardsigmoid),
-    "hardswish": _module(nn.Hardswish),
-    "silu": _module(nn.SiLU),
-    "mish": _module(nn.Mish),
-    "selu": _module(nn.SELU),
-    "elu": _module(nn.ELU, "alpha"),
-    "celu": _module(nn.CELU, "alpha"),
-    "gelu": _module(nn.GELU, "approximate"),
-    "leaky_relu": _module(nn.LeakyReLU, "negative_slope"),
-    "prelu": _prelu,
-    "tanhshrink": _module(nn.Tanhshrink),
-    "softshrink": _module(nn.Softshrink),
-}
-
-
 def activation(name: str) -> Callable[..., Any]:
     """The rule of an activation of torch."""
 
     def rule(watch: Pass, input: Any, **options: Any) -> Any:
         if any(True for _ in signals_in(options)):
             raise watch.refuse(f"the network uses {name} with parameters that depend on its input")
-        constant = pointwise_constant(ACTIVATIONS[name](options))
-        return pointwise(watch, input, constant, name)
-
-    return rule
-
-
-def steepness(constant: float, name: str) -> Callable[..., Any]:
-    def rule(watch: Pass, input: Any, **_: Any) -> Any:
+        try:
+            constant = operation_constant(name, options)
+        except UnsupportedModel as error:
+            raise watch.refuse(str(error)) from None
         return pointwise(watch, input, constant, name)
 
     return rule

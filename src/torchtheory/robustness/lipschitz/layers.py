@@ -30,7 +30,6 @@ from torchtheory.models.evaluation import answered
 from torchtheory.models.model import PureFunction, evaluation_mode
 from torchtheory.models.problem import Problem
 from torchtheory.robustness.lipschitz.maxima import windows_of_an_entry
-from torchtheory.robustness.lipschitz.pointwise import SLOPES as _POINTWISE  # noqa: F401
 from torchtheory.robustness.lipschitz.pointwise import pointwise_constant
 from torchtheory.tracing.chain import Rearrangement, as_chain, has_own_forward
 
@@ -214,6 +213,8 @@ def _norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float | None
         )
     if isinstance(module, _PASSING):
         return 1.0, None, None
+    if isinstance(module, nn.Softmax):
+        return 0.5, None, None
     try:
         return pointwise_constant(module), None, None
     except UnsupportedModel:

@@ -20,7 +20,6 @@ Lipschitz constant of an operand $a$ and the distance that it keeps from its cen
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -42,11 +41,9 @@ from torchtheory.robustness.lipschitz.affine_operations import (
 )
 from torchtheory.robustness.lipschitz.composed_layers import recurrent, several_heads
 from torchtheory.robustness.lipschitz.entrywise_operations import (
-    ACTIVATIONS,
     activation,
     power,
     square,
-    steepness,
 )
 from torchtheory.robustness.lipschitz.maxima import (
     adaptive_max_pool,
@@ -65,6 +62,7 @@ from torchtheory.robustness.lipschitz.normalizations import (
 )
 from torchtheory.robustness.lipschitz.products import attention, einsum, matmul, multiply
 from torchtheory.robustness.lipschitz.watched_pass import Kind, Pass, Untold, signals_in
+from torchtheory.tracing.activations import ACTIVATION_FACTS
 from torchtheory.tracing.interpret import Call, Rules
 from torchtheory.tracing.kinds import AVERAGES, RESIZES
 from torchtheory.tracing.network import leaves
@@ -145,14 +143,6 @@ _RULES: dict[str, Callable[..., Any]] = {
     "sub": subtract,
     "cat": join,
     "stack": partial(join, stack=True),
-    "abs": steepness(1.0, "abs"),
-    "sin": steepness(1.0, "sin"),
-    "cos": steepness(1.0, "cos"),
-    "atan": steepness(1.0, "atan"),
-    "erf": steepness(2 / math.sqrt(math.pi), "erf"),
-    "clamp": steepness(1.0, "clamp"),
-    "clamp_min": steepness(1.0, "clamp_min"),
-    "clamp_max": steepness(1.0, "clamp_max"),
     "square": square,
     "pow": power,
     "max_pool1d": max_pool(1),
@@ -190,5 +180,5 @@ _RULES: dict[str, Callable[..., Any]] = {
         ("where", "put", "setitem", "copy", "scatter", "index_put", "index_copy", "masked_scatter"),
         put_together,
     ),
-    **{name: activation(name) for name in ACTIVATIONS},
+    **{name: activation(name) for name in ACTIVATION_FACTS},
 }

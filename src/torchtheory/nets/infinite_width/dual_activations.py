@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.kernels.infinite.duals.closed_forms import (
+from torchtheory.nets.activations.table import Activation, activation, as_layer
+from torchtheory.nets.infinite_width.duals.closed_forms import (
     Bell,
     ErrorFunction,
     Gelu,
@@ -36,9 +37,8 @@ from torchtheory.kernels.infinite.duals.closed_forms import (
     Step,
     Wave,
 )
-from torchtheory.kernels.infinite.duals.hermite import HermiteExpansion
-from torchtheory.kernels.infinite.duals.moments import DualActivation, Moments
-from torchtheory.nets.activations.table import Activation, activation, as_layer
+from torchtheory.nets.infinite_width.duals.hermite import HermiteExpansion
+from torchtheory.nets.infinite_width.duals.moments import DualActivation, Moments
 
 #: A name of the tables, a row of one, a module or its class, a function of a tensor, or a dual.
 AnyActivation = str | Activation | nn.Module | type[nn.Module] | Callable[..., Any] | DualActivation

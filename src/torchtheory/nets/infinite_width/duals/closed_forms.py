@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.kernels.infinite.duals.angles import correlation, pair_angles
-from torchtheory.kernels.infinite.duals.moments import DualActivation, Moments, Prepared
 from torchtheory.nets.activations.table import Pointwise, activation
+from torchtheory.nets.infinite_width.duals.angles import correlation, pair_angles
+from torchtheory.nets.infinite_width.duals.moments import DualActivation, Moments, Prepared
 
 
 class PiecewiseLinear(DualActivation):
@@ -31,7 +31,7 @@ class PiecewiseLinear(DualActivation):
     which for ReLU are $\frac{\sqrt{k_{11}k_{22}}}{2\pi}(\sin t+(\pi-t)\cos t)$ and
     $\frac{\pi-t}{2\pi}$. Where a variance is 0 the angle is taken as $\pi/2$.
 
-    >>> from torchtheory.kernels.infinite.dual_activations import dual_moments
+    >>> from torchtheory.nets.infinite_width.dual_activations import dual_moments
     >>> one = torch.ones((), dtype=torch.float64)
     >>> found = dual_moments(PiecewiseLinear(0.0, 1.0), one, 0.5 * one, one)
     >>> round(float(found.values), 6), round(float(found.slopes), 6)      # Theorem 57's golden 1/3

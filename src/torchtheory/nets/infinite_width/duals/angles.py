@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.kernels.infinite.duals.moments import Prepared
+from torchtheory.nets.infinite_width.duals.moments import Prepared
 
 
 def pair_angles(

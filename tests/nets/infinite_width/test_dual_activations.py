@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnknownName
-from torchtheory.kernels.infinite.dual_activations import (
+from torchtheory.nets.activations.table import activation, nth_derivative
+from torchtheory.nets.infinite_width.dual_activations import (
     CLOSED_FORMS,
     activation_layer,
     dual_activation,
     dual_moments,
 )
-from torchtheory.kernels.infinite.duals.angles import half_angle_and_rest
-from torchtheory.kernels.infinite.duals.closed_forms import PiecewiseLinear
-from torchtheory.kernels.infinite.duals.hermite import HermiteExpansion
-from torchtheory.nets.activations.table import activation, nth_derivative
+from torchtheory.nets.infinite_width.duals.angles import half_angle_and_rest
+from torchtheory.nets.infinite_width.duals.closed_forms import PiecewiseLinear
+from torchtheory.nets.infinite_width.duals.hermite import HermiteExpansion
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 

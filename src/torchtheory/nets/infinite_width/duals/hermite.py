@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.kernels.infinite.duals.angles import correlation
-from torchtheory.kernels.infinite.duals.moments import DualActivation, Moments, Prepared
-from torchtheory.kernels.infinite.two_layer import slope_of
+from torchtheory.nets.activations.moments import second_moment, slope_of, squared_slope
 from torchtheory.nets.activations.table import as_layer
-from torchtheory.primer.gaussian_means import gaussian_mean, gaussian_rule
+from torchtheory.nets.infinite_width.duals.angles import correlation
+from torchtheory.nets.infinite_width.duals.moments import DualActivation, Moments, Prepared
+from torchtheory.primer.gaussian_means import gaussian_rule
 
 _TERMS = 200
 _ROWS_AT_ONCE = 1000
@@ -54,7 +54,7 @@ class HermiteExpansion(DualActivation):
         if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= 400:
             raise InvalidInput(f"terms must be a whole number from 1 to 400, not {terms!r}")
         self.module = function if isinstance(function, nn.Module) else as_layer(function)
-        self.derivative = slope_of(function)
+        self.given, self.derivative = function, slope_of(function)
         self.terms = terms
         self.name = str(getattr(function, "name", type(self.module).__name__))
 
@@ -81,11 +81,8 @@ class HermiteExpansion(DualActivation):
 
     def on_diagonal(self, variance: Tensor, *, slopes: bool = True) -> Moments:
         q = variance.double()
-        values = gaussian_mean(lambda z: self._values(z).square(), q).to(variance)
-        if not slopes:
-            return Moments(values, None)
-        slope = gaussian_mean(lambda z: self.derivative(z).square(), q).to(variance)
-        return Moments(values, slope)
+        values = second_moment(self.module, q).to(variance)
+        return Moments(values, squared_slope(self.given, q).to(variance) if slopes else None)
 
     def _values(self, z: Tensor) -> Tensor:
         with torch.no_grad():
