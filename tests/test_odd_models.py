@@ -42,6 +42,7 @@ NOT_CALLED = (
     "optimization.curvature.stages.", "robustness.attacks.victim.",
     "robustness.lipschitz.watched_pass.", "robustness.evaluation.robust_radius",
     "training.pruning.lottery.", "training.backpropagation.chain.is_pointwise",
+    "training.backpropagation.there_and_back.",
     "explanation.visual_questions.", "expressivity.bends.", "expressivity.bend_rules.",
     "generalization.pac_bayes.gaussian_layers.",
 )  # fmt: skip

@@ -36,13 +36,13 @@ from torchtheory.kernels.tangent.kernel import empirical_ntk
 from torchtheory.kernels.tangent.linearization import linearize
 from torchtheory.models.model import PureFunction
 from torchtheory.models.problem import Problem
-from torchtheory.nets.feedforward import layer_outputs
 from torchtheory.nets.homogeneity import measure_homogeneity
 from torchtheory.nets.normalization import fold_batch_norm
 from torchtheory.optimization.curvature.operators import gradient
 from torchtheory.robustness.lipschitz.layers import layer_norms
 from torchtheory.tracing.chain import as_chain
 from torchtheory.tracing.layer_features import layer_values
+from torchtheory.tracing.layer_results import layer_outputs
 from torchtheory.training.losses.distillation import teacher_outputs
 from torchtheory.training.regularizers.augmentation import invariance_gap
 from torchtheory.training.regularizers.darc import output_size

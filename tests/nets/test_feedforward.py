@@ -25,7 +25,6 @@ from torchtheory.nets.feedforward import (
     dense,
     drawn_linear,
     generalized_linear_models,
-    layer_outputs,
     mlp,
     parameter_count,
 )
@@ -33,6 +32,7 @@ from torchtheory.nets.linear_networks import collapse_linear, probe_linearity
 from torchtheory.neurons.representations import layerwise_separability, polar_coordinates
 from torchtheory.neurons.ridge import Ridge, find_ridge
 from torchtheory.neurons.sigmoid_network import SigmoidPerceptron
+from torchtheory.tracing.layer_results import layer_outputs
 
 WIDTHS = st.lists(st.integers(1, 6), min_size=2, max_size=5)
 

@@ -33,6 +33,7 @@ from torchtheory.tracing.chain import as_steps
 from torchtheory.tracing.folding import fold_batch_norm
 from torchtheory.tracing.recorder import record
 from torchtheory.tracing.watching import watch_units
+from torchtheory.training.backpropagation.chain import backpropagate
 from torchtheory.training.signal_propagation import predict_signal_of
 
 
@@ -81,6 +82,10 @@ def _first_entry(outputs: Tensor) -> Tensor:
     return outputs.flatten(1)[:, 0]
 
 
+def _square(outputs: Tensor, _: None) -> Tensor:
+    return outputs.square().sum()
+
+
 #: By name: what is asked of an architecture.
 ANALYSES: dict[str, Callable[[Architecture], Any]] = {
     "operations": lambda a: record(a.model, a.x),
@@ -89,6 +94,7 @@ ANALYSES: dict[str, Callable[[Architecture], Any]] = {
     "units": _units,
     "relevance": lambda a: lrp(_alone(a), a.x, _first_entry),
     "Jacobians": lambda a: jacobian_profile(_alone(a), a.x),
+    "backpropagation": lambda a: backpropagate(_alone(a), a.x, None, _square),
     "dependence": lambda a: dependence(a.model, _one_input(a)[0]),
     "equivariance": lambda a: equivariance_by_layer(
         a.model, "translations" if a.x.ndim == 4 else "permutations", a.x, output=_output(a)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from tests.tracing.architectures import ALL_NAMES, architecture
@@ -9,8 +11,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from torchtheory.tracing.multiplications import multiplications
+from torchtheory.tracing.multiplications import count_operations, multiplications
 from torchtheory.tracing.recorder import record
+from torchtheory.training.backpropagation.chain import pull_back
 
 #: torch's counter does not see into these.
 _FUSED = ("lstm", "gru")
@@ -31,6 +34,29 @@ def test_equal_to_torchs_counter(name: str) -> None:
         torch.backends.mha.set_fastpath_enabled(True)
     network = record(a.model, a.x)
     assert sum(multiplications(op, len(a.x)) for op in network) == counter.get_total_flops() // 2
+    assert count_operations(a.model, a.x) == counter.get_total_flops()
+
+
+def test_the_way_back_is_counted_as_torch_counts_it() -> None:
+    a = architecture("u-net")
+    back = partial(pull_back, record(a.model, a.x))
+    delta = torch.ones_like(a.model(a.x)).detach()
+    with FlopCounterMode(display=False) as counter:
+        back(a.x, delta)
+    assert count_operations(back, a.x, delta) == counter.get_total_flops()
+
+
+def test_products_that_have_no_count_are_written_out() -> None:
+    a, b = torch.ones(4, 2, 3), torch.ones(3, 5)
+    assert count_operations(partial(torch.tensordot, dims=1), a, b) == 2 * 4 * 2 * 3 * 5
+    assert count_operations(torch.inner, a, b.T) == 2 * 4 * 2 * 3 * 5
+
+
+def test_a_chain_of_matrices_in_the_cheapest_order() -> None:
+    matrices = [torch.ones(s) for s in ((7, 2), (2, 6), (6, 3), (3, 9))]
+    with FlopCounterMode(display=False) as counter:
+        torch.linalg.multi_dot(matrices)
+    assert count_operations(torch.linalg.multi_dot, matrices) == counter.get_total_flops()
 
 
 def test_recurrent_layers_multiply_by_every_weight_at_every_step() -> None:

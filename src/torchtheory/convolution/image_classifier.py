@@ -20,7 +20,7 @@ from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.evaluation import answered
 from torchtheory.models.model import global_randomness_kept
-from torchtheory.nets.feedforward import layer_outputs
+from torchtheory.tracing.layer_results import layer_outputs
 
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _POOL = {

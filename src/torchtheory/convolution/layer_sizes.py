@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchtheory.convolution.layer_matrices import (
     ConvolutionLayer,
@@ -24,9 +24,9 @@ from torchtheory.convolution.layer_matrices import (
 )
 from torchtheory.convolution.receptive_fields import receptive_fields
 from torchtheory.core.checks import as_module, whole_number, whole_numbers
-from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
-from torchtheory.models.model import PureFunction, global_randomness_kept
-from torchtheory.nets.feedforward import layer_outputs
+from torchtheory.core.errors import ModelRaised, ShapeMismatch, UnsupportedModel
+from torchtheory.models.model import PureFunction
+from torchtheory.tracing.layer_results import layer_outputs
 
 
 def output_size(size: int, taps: int, stride: int = 1, padding: int = 0, dilation: int = 1) -> int:
@@ -180,10 +180,10 @@ def layer_table(model: nn.Module, input_shape: Sequence[int]) -> list[LayerRow]:
     shape = whole_numbers(input_shape, "input_shape")
     like = PureFunction(model).reference()
     x = torch.zeros(1, *shape, dtype=like.dtype, device=like.device)
-    with torch.no_grad(), global_randomness_kept():
+    with torch.no_grad():
         try:
-            outputs: dict[str, Tensor] = layer_outputs(model, x)
-        except RuntimeError as error:
+            outputs = layer_outputs(model, x)
+        except ModelRaised as error:
             sentence = " ".join(str(error).split())[:200]
             raise ShapeMismatch(f"the network does not take {list(shape)}: {sentence}") from error
     modules = dict(model.named_modules())

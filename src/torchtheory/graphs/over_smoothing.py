@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,8 +26,8 @@ from torchtheory.graphs.laplacians import gcn_coupling
 from torchtheory.graphs.message_passing import check_features
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator
-from torchtheory.models.model import evaluation_mode, global_randomness_kept
 from torchtheory.models.untouched import refuse_compiled
+from torchtheory.tracing.layer_results import call_results
 
 # up to this size all eigenvalues are computed; above it Lanczos' method is cheaper
 _DENSE = 400
@@ -289,31 +288,17 @@ def layer_energies(
     graph = as_graph(graph)
     refuse_compiled(as_module(network))
     check_features(x, graph, dimensions=2)
-    names: list[str] = []
-    found: list[Tensor] = []
-    last: list[Any] = [None, 0]  # what came out last, which a container passes on, and its version
-
-    def keep(name: str, features: Tensor) -> None:
-        features = features.detach().to(torch.float64)
-        names.append(name)
-        found.append(torch.stack([dirichlet_energy(features, graph), features.square().sum()]))
-
-    def watch(name: str, _: nn.Module, __: Any, out: Any) -> None:
-        if isinstance(out, Tensor) and out.ndim == 2 and len(out) == graph.nodes:
-            if out is not last[0] or out._version != last[1]:
-                keep(name, out)
-            last[:] = [out, out._version]
-
-    keep("input", x)
-    parts = [(n, m) for n, m in network.named_modules() if n]
-    held = [m.register_forward_hook(partial(watch, n)) for n, m in parts]
-    try:
-        with torch.no_grad(), evaluation_mode(network), global_randomness_kept():
-            _ = network(x, graph) if call is None else call(network, x)
-    finally:
-        for hook in held:
-            hook.remove()
-    if len(names) == 1:
+    inside = call_results(network, x, call or (lambda net, features: net(features, graph)))
+    found = [("input", x.detach())]
+    found += [
+        (name, out)
+        for name, out, passed_on in inside
+        if not passed_on and out.ndim == 2 and len(out) == graph.nodes
+    ]
+    if len(found) == 1:
         raise InvalidInput("no module of the network gives one row of features per node")
-    energies, norms = torch.stack(found, 1)
+    names = [name for name, _ in found]
+    features = [out.to(torch.float64) for _, out in found]
+    energies = torch.stack([dirichlet_energy(f, graph) for f in features])
+    norms = torch.stack([f.square().sum() for f in features])
     return LayerEnergies(names, energies, torch.where(norms > 0, energies / norms, 0.0))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torchtheory.core.budget import check_time
-from torchtheory.core.checks import all_finite, module_with_values
+from torchtheory.core.checks import all_finite, as_module, module_with_values
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -191,6 +191,7 @@ class PureFunction:
         output: which part of a tuple or mapping of outputs to take; see `one_output`. Several, as
             a tuple, stand side by side in one tensor `[n, K]`.
         private: whether to copy the module; without, one is run that nobody else has.
+        with_values: whether its parameters must hold numbers; sizes alone can be asked for without.
 
     >>> net = nn.Linear(3, 1)
     >>> f = PureFunction(net)
@@ -206,8 +207,9 @@ class PureFunction:
         rows: Rows | None = None,
         output: int | str | tuple[int | str, ...] | None = None,
         private: bool = True,
+        with_values: bool = True,
     ) -> None:
-        refuse_compiled(module_with_values(model))
+        refuse_compiled(module_with_values(model) if with_values else as_module(model))
         for name, parameter in model.named_parameters():
             if not parameter.is_floating_point():
                 kind = str(parameter.dtype).removeprefix("torch.")

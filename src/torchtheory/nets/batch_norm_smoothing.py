@@ -30,7 +30,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchtheory.core.checks import as_batch, as_module, described, nonnegative_number
 from torchtheory.core.errors import (
@@ -41,7 +40,11 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.models.evaluation import answered
-from torchtheory.models.model import evaluation_mode, one_output
+from torchtheory.models.model import PureFunction
+from torchtheory.tracing.interpret import Call
+from torchtheory.tracing.network import Operation
+from torchtheory.tracing.passes import run
+from torchtheory.tracing.recorder import record
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -237,7 +240,7 @@ def batch_norm_smoothing(
     is in evaluation mode, and the model is left as it was (running statistics included).
 
     Args:
-        model: a network with `nn.BatchNorm1d`, `2d` or `3d` layers, each used once.
+        model: a network with batch normalizations, each used once; also from an archive.
         batch: `(x, y)` with at least two samples.
         loss: of outputs and `y`; cross-entropy for whole-number labels and mean squared error
             otherwise, unless given.
@@ -256,43 +259,38 @@ def batch_norm_smoothing(
     as_batch(x)
     if len(x) < 2:
         raise InvalidInput("one sample has no batch statistics: give at least two")
-    layers = {n: m for n, m in model.named_modules() if isinstance(m, _BatchNorm)}
+    function = PureFunction(model)
+    network = answered(lambda t: record(function, t), x, function.reference())
+    layers = [op.layer for op in network if op.name == "batch_norm"]
     if names is not None:
         wanted = [names] if isinstance(names, str) else list(names)
         for name in wanted:
             if name not in layers:
                 raise UnknownName("batch normalization layer", name, layers)
-        layers = {n: m for n, m in layers.items() if n in wanted}
+        layers = [name for name in layers if name in wanted]
     if not layers:
         raise UnsupportedModel(f"{type(model).__name__} has no such batch normalization layer")
-    kept: dict[str, tuple[Tensor, Tensor]] = {}
+    twice = next((name for name in layers if layers.count(name) > 1), None)
+    if twice is not None:
+        raise UnsupportedModel(f"{twice} is used twice: it has no batch of its own")
+    kept: dict[str, _Normalized] = {}
 
-    def record(name: str) -> Callable[..., Tensor]:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            if name in kept:
-                raise UnsupportedModel(f"{name} is used twice: it has no batch of its own")
-            kept[name] = (inputs[0], output)
-            return output.clone()  # what follows may work in place
+    def step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if op.name != "batch_norm" or op.layer not in layers:
+            return op.function(*args, **kwargs)
+        call = Call(op, args, kwargs, len(x))
+        # part of the graph, also where nothing before it is trained
+        entered = call["input"].clone()
+        entered = entered if entered.requires_grad else entered.requires_grad_()
+        weight, eps = call["weight"], float(call["eps"])
+        left = nn.functional.batch_norm(
+            entered, None, None, weight, call["bias"], training=True, eps=eps
+        )
+        kept[op.layer] = _Normalized(entered, left, weight, eps)
+        return left
 
-        return hook
-
-    def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        # of a copy, and part of the graph also where nothing before it is trained
-        value = inputs[0].clone()
-        return (value if value.requires_grad else value.requires_grad_(),)
-
-    with evaluation_mode(model), torch.enable_grad():
-        handles = []
-        for name, module in layers.items():
-            module.training = True
-            handles.append(module.register_forward_pre_hook(before))
-            handles.append(module.register_forward_hook(record(name)))
-        try:
-            like = next(iter(model.parameters()), None)
-            outputs = answered(lambda t: one_output(_once(model, t, kept)), x, like)
-        finally:
-            for handle in handles:
-                handle.remove()
+    with torch.enable_grad():
+        outputs = run(function, network, x, step)
         value = (_usual_loss(y) if loss is None else loss)(outputs, y)
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise InvalidInput(
@@ -300,15 +298,17 @@ def batch_norm_smoothing(
             )
         if not bool(value.isfinite()):
             raise NonFinite("the loss on the batch is not finite")
-        missing = [n for n in layers if n not in kept]
-        if missing:
-            raise UnsupportedModel(f"{missing[0]} did not run")
-        return [_measure(name, layers[name], value.reshape(()), *kept[name]) for name in layers]
+        return [_measure(name, kept[name], value.reshape(())) for name in layers]
 
 
-def _once(model: nn.Module, x: Tensor, kept: dict[str, tuple[Tensor, Tensor]]) -> Any:
-    kept.clear()  # another pass may have been tried before
-    return model(x)
+@dataclass(frozen=True, slots=True)
+class _Normalized:
+    """What entered and left a layer, and its scale and constant."""
+
+    entered: Tensor
+    left: Tensor
+    weight: Tensor | None
+    eps: float
 
 
 def _pair(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -332,10 +332,9 @@ def _squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     return nn.functional.mse_loss(outputs, y)
 
 
-def _measure(
-    name: str, module: _BatchNorm, value: Tensor, entered: Tensor, left: Tensor
-) -> LayerSmoothing:
+def _measure(name: str, layer: _Normalized, value: Tensor) -> LayerSmoothing:
     """First and second derivatives at one layer, by autograd and by the formulas."""
+    entered, left, eps = layer.entered, layer.left, layer.eps
     before, after = torch.autograd.grad(
         value, [entered, left], create_graph=True, retain_graph=True, materialize_grads=True
     )
@@ -355,9 +354,8 @@ def _measure(
     units = len(entered[0])
     b, G = (_by_unit(t.detach().double()) for t in (entered, after))
     gamma = torch.ones(units, dtype=b.dtype, device=b.device)
-    if module.weight is not None:
-        gamma = module.weight.detach().double()
-    eps = float(module.eps)
+    if layer.weight is not None:
+        gamma = layer.weight.detach().double()
     normal = NormalizedBatch.of(b, eps)
     factor = gamma / normal.deviation
     m = b.shape[-1]

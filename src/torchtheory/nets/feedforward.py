@@ -26,8 +26,6 @@ from torch import Tensor, nn
 from torchtheory.core.checks import module_with_values, whole_number, whole_numbers
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.models.model import evaluation_mode
-from torchtheory.models.untouched import refuse_compiled
 from torchtheory.nets.activations.table import Activation, activation, as_layer
 from torchtheory.tracing.chain import as_chain
 
@@ -263,46 +261,6 @@ def parameter_count(widths: Sequence[int]) -> int:
     """
     _widths(widths)
     return sum(m * n + m for n, m in pairwise(widths))
-
-
-def layer_outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    r"""What every layer gives out, in the order of the computation.
-
-    Layers are the modules without children. The model is run once, in evaluation mode, and has
-    no hook left afterwards, also after an error. A layer used twice appears as `name` and
-    `name (2)`. The outputs stay attached to the graph.
-
-    >>> net = mlp([2, 3, 1])
-    >>> [(k, tuple(v.shape)) for k, v in layer_outputs(net, torch.ones(5, 2).double()).items()]
-    [('0', (5, 3)), ('1', (5, 3)), ('2', (5, 1))]
-    """
-    refuse_compiled(module_with_values(model))
-    found: dict[str, Tensor] = {}
-    handles = []
-
-    def recorder(name: str) -> Callable[[nn.Module, Any, Any], Tensor | None]:
-        def record(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
-            if not isinstance(output, Tensor):
-                return None
-            key, count = name or "(model)", 1
-            while key in found:
-                count += 1
-                key = f"{name} ({count})"
-            found[key] = output
-            return output.clone()  # what follows may work in place
-
-        return record
-
-    try:
-        for name, module in model.named_modules():
-            if next(module.children(), None) is None:
-                handles.append(module.register_forward_hook(recorder(name)))
-        with evaluation_mode(model):
-            model(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found
 
 
 @dataclass(frozen=True, slots=True)

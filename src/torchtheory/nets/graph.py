@@ -95,6 +95,10 @@ class GraphNetwork(nn.Module):
         """The module of a vertex that has predecessors."""
         return self.vertices[self._names[v]]
 
+    def path(self, v: Hashable) -> str:
+        """Where in the network the module of a vertex stands."""
+        return f"vertices.{self._names[v]}"
+
     def values(self, x: Tensor) -> dict[Hashable, Tensor]:
         """The value of every vertex, `[s, width]` each."""
         if x.ndim != 2 or x.shape[1] != self.features:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from torchtheory.core.checks import labeled_samples, module_with_values
 from torchtheory.core.errors import InvalidInput, NotConverged
-from torchtheory.nets.feedforward import layer_outputs
 from torchtheory.neurons.separability import separate
+from torchtheory.tracing.layer_results import layer_outputs
 
 
 @dataclass(frozen=True, slots=True)

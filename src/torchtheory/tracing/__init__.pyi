@@ -24,3 +24,4 @@ from .last_features import last_features as last_features
 # how large it is
 from .network_size import network_size as network_size
 from .multiplications import multiplications as multiplications
+from .multiplications import count_operations as count_operations

@@ -1,4 +1,4 @@
-r"""How often an operation multiplies: dense layers, convolutions and products of matrices.
+r"""How often an operation multiplies: the one count of dense layers, convolutions and products.
 
 A dense layer from $n$ to $m$ units multiplies $nm$ times, a convolution as often as its kernel has
 numbers for each entry of its output, a product of $p\times q$ and $q\times r$ matrices $pqr$ times.
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchtheory.tracing.network import Operation, Size
+from torch import nn
+
+from torchtheory.tracing.kinds import KIND_OF
+from torchtheory.tracing.network import Network, Operation, Size
+from torchtheory.tracing.recorder import record_call
 
 
 def multiplications(operation: Operation, samples: int = 1) -> int:
@@ -26,6 +29,41 @@ def multiplications(operation: Operation, samples: int = 1) -> int:
     """
     count = _COUNTS.get(operation.name)
     return 0 if count is None else int(count(_Sizes(operation, samples)))
+
+
+def count_operations(run: Callable[..., object], *inputs: Any) -> int:
+    """Operations of the matrix products and convolutions in a call: two for each multiply-add.
+
+    Args:
+        run: a model, which is run in evaluation mode, or a function of tensors.
+        inputs: what it is called with.
+
+    >>> import torch
+    >>> count_operations(torch.matmul, torch.ones(2, 3), torch.ones(3, 5))
+    60
+    """
+    return 2 * sum(map(multiplications, recorded_call(run, *inputs)))
+
+
+def recorded_call(run: Callable[..., object], *inputs: Any) -> Network:
+    """The operations of a call, with what multiplies in such as are counted."""
+    model = run if isinstance(run, nn.Module) else _Called(run)
+    return record_call(model, inputs, {}, known=_is_counted)[0]
+
+
+class _Called(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def _is_counted(name: str) -> bool:
+    return name in _COUNTS or KIND_OF.get(name) not in ("product", "composite")
 
 
 def size(shape: Sequence[Size], samples: int = 1) -> int:
@@ -69,6 +107,29 @@ def _transposed_convolution(s: _Sizes) -> int:
 def _product(s: _Sizes) -> int:
     values = list(s.operation.inputs)
     return math.prod(s.made) * s.shape(values[0])[-1] if len(values) > 1 else 0
+
+
+def _convolution_backward(s: _Sizes) -> int:
+    """A convolution for the input, and one for the kernel."""
+    transposed = s.operation.arguments["transposed"]
+    entries = s["input"] if transposed else s["grad_output"]
+    passes = sum(s.operation.arguments["output_mask"][:2])
+    return int(passes) * math.prod(entries) * math.prod(s["weight"][1:])
+
+
+def _chain(s: _Sizes) -> int:
+    """A product of several matrices, in the order that takes the fewest multiplications."""
+    shapes = [s.shape(value) for value in s.operation.inputs]
+    ends = [1 if len(shapes[0]) == 1 else shapes[0][0], *(shape[0] for shape in shapes[1:])]
+    ends.append(1 if len(shapes[-1]) == 1 else shapes[-1][1])
+    least = {(i, i + 1): 0 for i in range(len(shapes))}
+    for width in range(2, len(shapes) + 1):
+        for i in range(len(shapes) - width + 1):
+            j = i + width
+            least[i, j] = min(
+                least[i, k] + least[k, j] + ends[i] * ends[k] * ends[j] for k in range(i + 1, j)
+            )
+    return least[0, len(shapes)]
 
 
 def _matrices_last(s: _Sizes) -> int:
@@ -123,7 +184,9 @@ _COUNTS: dict[str, Callable[[_Sizes], int]] = {
     "linear": _linear,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     **{f"conv_transpose{n}d": _transposed_convolution for n in (1, 2, 3)},
-    **dict.fromkeys(("matmul", "multi_dot"), _product),
+    "convolution_backward": _convolution_backward,
+    "matmul": _product,
+    **dict.fromkeys(("multi_dot", "chain_matmul"), _chain),
     "rmatmul": lambda s: math.prod(s.made) * s["input"][-2],
     **dict.fromkeys(("addmm", "baddbmm", "addbmm"), _matrices_last),
     "einsum": _einsum,

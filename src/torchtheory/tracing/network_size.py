@@ -8,19 +8,17 @@ multiplications for an image of 224 x 224. Source: Mathematical Aspects of Deep 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from torchtheory.core.checks import as_module, whole_numbers
 from torchtheory.core.record import Table
-from torchtheory.models.model import evaluating, global_randomness_kept
-from torchtheory.models.opened import answer
 from torchtheory.models.untouched import copied
+from torchtheory.tracing.multiplications import multiplications, recorded_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,35 +86,14 @@ def network_size(
     sizes = whole_numbers(list(shape), "the shape", least=1)
     own = copied(as_module(model)).to("meta")
     first = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
-    counter = FlopCounterMode(display=False)
-    # torch's counter knows no fused attention; in its own steps it is the same products
-    with (
-        torch.device("meta"),
-        torch.no_grad(),
-        global_randomness_kept(),
-        evaluating(own),
-        sdpa_kernel(SDPBackend.MATH),
-        counter,
-    ):
-        answer(own, torch.zeros(1, *sizes, dtype=dtype or first))
-    root = type(own).__name__
-    counts = counter.get_flop_counts()
-
-    def multiplied(name: str) -> int:
-        return int(sum(counts.get(f"{root}.{name}" if name else root, {}).values())) // 2
-
+    with torch.device("meta"):
+        network = recorded_call(own, torch.zeros(1, *sizes, dtype=dtype or first))
+    counts: Counter[str] = Counter()
+    for op in network:
+        counts[op.layer] += multiplications(op)
     layers = []
     for name, module in own.named_modules():
         parameters = sum(p.numel() for p in module.parameters(recurse=False))
         if parameters:
-            inside = sum(multiplied(_joined(name, child)) for child, _ in module.named_children())
-            layers.append(
-                LayerSize(name, type(module).__name__, parameters, multiplied(name) - inside)
-            )
-    return NetworkSize(
-        sum(p.numel() for p in own.parameters()), counter.get_total_flops() // 2, tuple(layers)
-    )
-
-
-def _joined(parent: str, child: str) -> str:
-    return f"{parent}.{child}" if parent else child
+            layers.append(LayerSize(name, type(module).__name__, parameters, counts[name]))
+    return NetworkSize(sum(p.numel() for p in own.parameters()), counts.total(), tuple(layers))

@@ -109,13 +109,14 @@ def record_call(
 ) -> tuple[Network, list[Tensor]]:
     """The operations of one call, of whatever a model takes, and the tensors that it was given.
 
-    For arguments that are not all samples, such as a mask: sizes are those of the call.
+    For arguments that are not all samples, such as a mask: sizes are those of the call. A model on
+    the meta device, which holds no numbers, is taken as well.
 
     >>> network, inputs = record_call(nn.ReLU(), (torch.ones(2),), {})
     >>> network.replay(*inputs)
     tensor([1., 1.])
     """
-    function = PureFunction(model)
+    function = PureFunction(model, with_values=False)
     args, kwargs = mapped((args, kwargs), lambda t: t.clone() if isinstance(t, Tensor) else t)
     mode = _watched(function, args, kwargs, known or (lambda name: True))
     network = mode.network()

@@ -16,7 +16,6 @@ from .losses.risks import empirical_risk as empirical_risk
 # backpropagation
 from .backpropagation.chain import backpropagate as backpropagate
 from .backpropagation.graph import backpropagate_graph as backpropagate_graph
-from .backpropagation.chain import count_flops as count_flops
 
 # optimizers
 from .optimizers.named import OPTIMIZERS as OPTIMIZERS

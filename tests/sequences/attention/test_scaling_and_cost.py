@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.sequences.attention.cost import cost_model, count_operations, longest_chain
+from torchtheory.sequences.attention.cost import cost_model, longest_chain
 from torchtheory.sequences.attention.maps import token_jacobian
 from torchtheory.sequences.attention.positions import (
     LearnedPositions,
@@ -24,6 +24,7 @@ from torchtheory.sequences.attention.scaling import attention_scaling_study
 from torchtheory.sequences.attention.transformers import LanguageModel, TransformerEncoder
 from torchtheory.sequences.recurrent.cells import ElmanCell
 from torchtheory.sequences.recurrent.networks import Recurrent
+from torchtheory.tracing.multiplications import count_operations
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 
 import networkx as nx
 import pytest
@@ -9,13 +10,20 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tracing.architectures import architecture
 from torch import nn
 
-from torchtheory.core.errors import InvalidType, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    InvalidType,
+    ModelRaised,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.graph import GraphNetwork, neuron_graph
-from torchtheory.training.backpropagation.chain import backpropagate, count_flops, pull_back
+from torchtheory.tracing.multiplications import count_operations
+from torchtheory.tracing.recorder import record
+from torchtheory.training.backpropagation.chain import backpropagate, pull_back
 from torchtheory.training.backpropagation.graph import backpropagate_graph, error_by_paths
 from torchtheory.training.losses.classification import LOSSES, classification_loss
 
@@ -163,38 +171,50 @@ def test_the_model_is_left_as_it_was():
 
 def test_backward_costs_twice_the_forward():
     net = mlp([8] * 6, "relu", generator=0)
-    x, y = randn(16, 8), randn(16, 8)
-    forward = count_flops(lambda: net(x))
+    x, delta = randn(16, 8), randn(16, 8)
+    forward = count_operations(net, x)
     assert forward == 5 * 2 * 16 * 8 * 8
-    assert count_flops(lambda: backpropagate(net, x, y, half_square)) == 3 * forward
+    assert count_operations(partial(pull_back, record(net, x)), x, delta) == 3 * forward
 
 
 def test_refused_networks_and_inputs():
     x, y = randn(2, 3), randn(2, 3)
-    with pytest.raises(UnsupportedModel, match="GroupNorm"):
-        backpropagate(nn.Sequential(nn.GroupNorm(1, 3).double()), x, y, half_square)
-    conv = nn.Conv1d(1, 1, 3, padding="same").double()
-    with pytest.raises(UnsupportedModel, match="pads"):
-        pull_back(conv, randn(1, 1, 5), randn(1, 1, 5), randn(1, 1, 5))
-    with pytest.raises(UnsupportedModel, match="dim"):
-        pull_back(nn.Softmax(), x, x, x)
     with pytest.raises(ShapeMismatch):
         backpropagate(mlp([3, 3]), x[0], y[0], half_square)
-    with pytest.raises(InvalidType):
+    with pytest.raises(InvalidType, match="complex"):
+        backpropagate(mlp([3, 3]), x.to(torch.complex128), y, half_square)
+    with pytest.raises(ModelRaised):
         backpropagate(mlp([3, 3]), x.long(), y, half_square)
     with pytest.raises(InvalidType):
         backpropagate(half_square, x, y, half_square)
     with pytest.raises(NonFinite):
         backpropagate(mlp([3, 3]), x, y * math.inf, half_square)
+    with pytest.raises(ShapeMismatch, match="its shape"):
+        pull_back(mlp([3, 3]), x, y[:1])
 
 
-def test_a_subclass_with_its_own_forward_is_refused():
+def test_a_subclass_with_its_own_forward():
     class Doubled(nn.Linear):
         def forward(self, x):
             return 2 * super().forward(x)
 
-    with pytest.raises(UnsupportedModel, match="Doubled"):
-        backpropagate(nn.Sequential(Doubled(2, 2).double()), randn(1, 2), randn(1, 2), half_square)
+    found = check(nn.Sequential(Doubled(2, 2).double()), randn(3, 2), randn(3, 2), half_square)
+    assert [step.operation for step in found.steps] == ["linear", "mul"]
+
+
+def test_steps_show_what_a_layer_is_given_and_what_comes_back():
+    net = nn.Sequential(dense(randn(3, 2)), nn.Tanh(), nn.Flatten(), dense(randn(1, 3)))
+    x = randn(4, 2)
+    found = backpropagate(net, x, randn(4, 1), half_square)
+    assert [(step.name, step.operation) for step in found.steps] == [
+        ("0", "linear"), ("1", "tanh"), ("2", "flatten"), ("3", "linear"),
+    ]  # fmt: skip
+    for before, after in zip(found.steps, found.steps[1:], strict=False):
+        assert after.input is before.output
+        torch.testing.assert_close(after.delta_input, before.delta)
+    assert found.steps[0].gradients.keys() == {"0.weight"}
+    torch.testing.assert_close(found.steps[1].slope, 1 - torch.tanh(found.steps[0].output) ** 2)
+    assert found.steps[2].slope is None
 
 
 # ------------------------------------------------------------------------------- graphs
@@ -257,27 +277,17 @@ def test_refused_graphs():
         backpropagate_graph(GraphNetwork(odd), randn(1, 1), y, half_square)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["mlp", "functional", "convolutional", "resnet", "densenet", "layer-norm", "tied", "loops",
-     "weight-norm", "mixer"],
-)  # fmt: skip
-def test_branches_shared_and_computed_weights(name: str) -> None:
-    one = architecture(name)
-    net, x = one.model, one.x.clone().requires_grad_()
-    y = randn(*net(x).shape)
-    found = backpropagate(net, x, y, half_square)
-    parameters = dict(net.named_parameters())
-    *expected, at_input = torch.autograd.grad(half_square(net(x), y), [*parameters.values(), x])
-    assert found.gradients.keys() == parameters.keys()
-    for (key, gradient), own in zip(found.gradients.items(), expected, strict=True):
-        torch.testing.assert_close(gradient, own, msg=key)
-    torch.testing.assert_close(found.delta_input, at_input)
-
-
-def test_a_weight_that_a_hook_computes_is_refused() -> None:
+def test_a_computed_weight_is_shown_with_its_layer_and_its_parameters_have_gradients() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        net = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 3)), nn.ReLU())
-    with pytest.raises(UnsupportedModel, match="a hook computes the weight of layer '0'"):
-        backpropagate(net, torch.ones(1, 2), torch.ones(1, 3), lambda h, y: (h - y).sum())
+        by_hook = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 3)), nn.ReLU()).double()
+    by_rule = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))).double()
+    for net in (by_hook, by_rule):
+        found = check(net, randn(4, 2), randn(4, 3), half_square)
+        assert found.steps[0].gradients.keys() == {"0.weight", "0.bias"}
+
+
+def test_a_weight_that_occurs_twice_is_updated_once() -> None:
+    layer = dense(torch.tensor([[2.0]]).double())
+    found = backpropagate(nn.Sequential(layer, layer), *torch.ones(2, 1, 1).double(), half_square)
+    assert found.update(0.1) == [("0.weight[1,1]", 2.0, 12.0, pytest.approx(0.8))]

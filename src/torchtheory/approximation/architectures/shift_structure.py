@@ -19,7 +19,7 @@ from torchtheory.core.checks import first_entry
 from torchtheory.core.errors import EmptyData, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.kernels.tangent.parameter_uses.jacobians import unfold
 from torchtheory.models.model import global_randomness_kept
-from torchtheory.nets.feedforward import layer_outputs
+from torchtheory.tracing.layer_results import layer_outputs
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 

@@ -33,6 +33,7 @@ from torchtheory.graphs.node_samples import OnNodes
 from torchtheory.graphs.over_smoothing import layer_energies
 from torchtheory.graphs.relabeling import graph_equivariance
 from torchtheory.models.problem import Problem
+from torchtheory.tracing.layer_results import call_results
 
 #: Where other features make less difference to a node, of the features' size, they are as good as
 #: none; and they must make so many times more in the input for the layers to be the cause.
@@ -236,24 +237,9 @@ class _Shared:
 
 def _features(held: Held, x: Tensor) -> list[tuple[str, Tensor]]:
     """What modules give out that has one row per node, call by call; the input first."""
-    found = [("input", x.detach().double().cpu())]
-
-    def keep(name: str, out: Any) -> None:
-        if isinstance(out, Tensor) and out.ndim == 2 and len(out) == held.graph.nodes:
-            found.append((name, out.detach().double().cpu()))
-
-    hooks = [
-        module.register_forward_hook(lambda _, __, out, name=name: keep(name, out))
-        for name, module in held.network.named_modules()
-        if name
-    ]
-    try:
-        with torch.no_grad():
-            held.network(x, held.graph)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
+    inside = call_results(held.network, x, lambda net, features: net(features, held.graph))
+    found = [(name, out) for name, out, _ in inside if out.ndim == 2 and len(out) == len(x)]
+    return [(name, out.detach().double().cpu()) for name, out in [("input", x), *found]]
 
 
 def _energies(held: Held) -> list[tuple[str, float]]:

@@ -7,20 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import mean_range, part_of
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters, one_input
+from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.usual import above
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.sequences.recurrent.gradients import LayerMemory, recurrent_gradients
+from torchtheory.sequences.recurrent.gradients import (
+    RECURRENT_OPERATIONS,
+    LayerMemory,
+    recurrent_gradients,
+)
 from torchtheory.sequences.recurrent.lru import LRU
 from torchtheory.sequences.recurrent.minimal import GatedLinear
+from torchtheory.tracing.passes import network_of
 
 #: Samples looked at, and the forward passes that each costs.
 SAMPLES, PASSES = 32, 60
@@ -42,8 +48,13 @@ STATEMENT = r"\|\partial z_T/\partial z_{T-k}\|_2 \le (\alpha\,\sigma_1(U))^k"
 
 def recurrent(problem: Problem) -> str | None:
     """Why there is no recurrent layer to speak of, or None."""
-    kinds = nn.RNN | nn.LSTM | nn.GRU | LRU | GatedLinear
-    if any(isinstance(m, kinds) for m in problem.model.modules()):
+    if any(isinstance(m, LRU | GatedLinear) for m in problem.model.modules()):
+        return None
+    try:
+        network = network_of(problem.function, problem.train.x)
+    except TorchTheoryError as error:
+        return str(error)
+    if any(op.name in RECURRENT_OPERATIONS for op in network):
         return None
     return "the model has no recurrent layer (nn.RNN, nn.LSTM, nn.GRU, or a linear recurrence)"
 

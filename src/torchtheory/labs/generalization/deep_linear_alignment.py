@@ -81,15 +81,14 @@ def chain_rule(run: Run, width: int) -> None:
         if bool(on.any()) and not bool(on.all()):
             break
     slopes = torch.autograd.grad(net(x).sum(), list(net.parameters()))
-    steps = [s for s in backpropagate(net, x, x, lambda h, _: h.sum()).steps if isinstance(s.module, nn.Linear)]
+    steps = [s for s in backpropagate(net, x, x, lambda h, _: h.sum()).steps if s.operation == "linear"]
     measured, ungated = [], []
     for k, step in enumerate(steps):
         if k == len(steps) - 1:
             error = gate = torch.ones(1, dtype=torch.float64)
         else:
             after = steps[k + 1]
-            weight: Tensor = after.module.weight.detach()  # type: ignore[operator]
-            error = after.delta[0] @ weight
+            error = after.delta[0] @ net.get_parameter(f"{after.name}.weight").detach()
             gate = (step.output[0] > 0).double()
         measured.append(torch.outer(step.input[0], error * gate).flatten())
         ungated.append(torch.outer(step.input[0], error).flatten())

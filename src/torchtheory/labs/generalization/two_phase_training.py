@@ -21,8 +21,9 @@ from torchtheory.generalization.paths.two_phase_training import (
 )
 from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.labs.engine import Interval, Run, lab, mean_interval
+from torchtheory.labs.training.autograd_reference import torch_operations
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.training.backpropagation.chain import count_flops
+from torchtheory.tracing.multiplications import count_operations
 from torchtheory.training.loop.trainer import fit
 
 Pair = tuple[Tensor, Tensor]
@@ -200,8 +201,9 @@ def frozen_network(run: Run) -> None:
     says.fails("ordinary training from the same weights", share_changed(before, gate_pattern(ordinary, x)))
     run.states("B-17", r"\text{arithmetic of a pass and of a training step, two-phase over ordinary}").at_most(
         [
-            count_flops(lambda: frozen(x)) / count_flops(lambda: ordinary(x)),
-            count_flops(lambda: frozen(x).sum().backward()) / count_flops(lambda: ordinary(x).sum().backward()),
+            count_operations(frozen, x) / count_operations(ordinary, x),
+            torch_operations(lambda: frozen(x).sum().backward())
+            / torch_operations(lambda: ordinary(x).sum().backward()),
         ],
         2.0,
         where="multiplications and additions of the layers, as torch counts them",

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.nets.activations.table import ACTIVATIONS, activation
-from torchtheory.nets.feedforward import dense, layer_outputs, mlp
+from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.graph import GraphNetwork, layered_graph, neuron_graph
 from torchtheory.nets.maxout import Maxout, piecewise_linear_as_maxouts
 from torchtheory.nets.residual.layers import DenselyConnected, ResidualLayer, residual_network
+from torchtheory.tracing.layer_results import layer_outputs
 
 
 @lab(

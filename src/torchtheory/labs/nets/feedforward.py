@@ -17,10 +17,10 @@ from torchtheory.nets.feedforward import (
     Architecture,
     decide,
     generalized_linear_models,
-    layer_outputs,
     mlp,
     parameter_count,
 )
+from torchtheory.tracing.layer_results import layer_outputs
 
 
 @lab(

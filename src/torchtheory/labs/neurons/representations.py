@@ -13,10 +13,11 @@ from torchtheory.data.synthetic import xor
 from torchtheory.labs.engine import COLORS, Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.biases import homogeneous
-from torchtheory.nets.feedforward import layer_outputs, mlp
+from torchtheory.nets.feedforward import mlp
 from torchtheory.neurons.representations import layerwise_separability, polar_coordinates
 from torchtheory.neurons.separability import separate
 from torchtheory.neurons.sigmoid_network import SigmoidPerceptron
+from torchtheory.tracing.layer_results import layer_outputs
 
 
 @lab(

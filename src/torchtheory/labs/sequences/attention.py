@@ -15,7 +15,6 @@ from torchtheory.labs.engine import Run, lab
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.activations.table import Pointwise
 from torchtheory.neurons.dense_memory import modern_hopfield_update
-from torchtheory.sequences.attention.cost import count_operations
 from torchtheory.sequences.attention.dot_product import (
     attention,
     causal_mask,
@@ -25,6 +24,7 @@ from torchtheory.sequences.attention.dot_product import (
 )
 from torchtheory.sequences.attention.heads import MultiHeadAttention
 from torchtheory.sequences.attention.maps import token_jacobian
+from torchtheory.tracing.multiplications import count_operations
 
 EXACT = 1e-12
 

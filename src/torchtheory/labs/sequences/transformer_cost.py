@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from torchtheory.labs.engine import Run, lab
 from torchtheory.sequences.attention.blocks import DecoderBlock
-from torchtheory.sequences.attention.cost import Kind, cost_model, count_operations, longest_chain
+from torchtheory.sequences.attention.cost import Kind, cost_model, longest_chain
 from torchtheory.sequences.attention.dot_product import attention
 from torchtheory.sequences.attention.heads import MultiHeadAttention
 from torchtheory.sequences.attention.maps import attention_maps, token_jacobian
 from torchtheory.sequences.attention.transformers import LanguageModel, TransformerEncoder
 from torchtheory.sequences.recurrent.cells import ElmanCell
 from torchtheory.sequences.recurrent.networks import Recurrent
+from torchtheory.tracing.multiplications import count_operations
 
 KINDS: tuple[Kind, ...] = ("transformer", "recurrent", "convolution")
 
@@ -67,7 +68,7 @@ def counted(run: Run, d: int) -> None:
         return found
 
     says = run.states("N-90", r"N(8Td^2+4Tdh+4T^2d)\text{ operations of an encoder}")
-    says.equal(encoders(), promised, where="counted by torch")
+    says.equal(encoders(), promised, where="counted operation by operation")
     says.fails("blocks with cross-attention", decoders())
     recurrent = [count_operations(Recurrent(ElmanCell(d, d)), run.randn(1, t, d)) for t, _, _ in cases]
     says = run.states("N-90", r"4Td^2\text{ operations of a recurrent layer}")

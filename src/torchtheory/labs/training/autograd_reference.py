@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from torchtheory.models.model import Parameters
 
@@ -20,3 +21,11 @@ def autograd_gradients(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Pa
 
 def half_square(outputs: Tensor, y: Tensor) -> Tensor:
     return (outputs - y).square().sum() / 2
+
+
+def torch_operations(run: Callable[[], object]) -> int:
+    """Operations of the matrix products and convolutions that torch itself runs, derivatives
+    included, by its own counter: two for each multiply-add."""
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return int(counter.get_total_flops())

@@ -23,7 +23,6 @@ from torchtheory.primer.differences import numerical_jacobian
 from torchtheory.training.backpropagation.chain import (
     Backpropagation,
     backpropagate,
-    is_pointwise,
     pull_back,
 )
 from torchtheory.training.backpropagation.graph import (
@@ -95,13 +94,13 @@ def autograd_errors(model: nn.Sequential, x: Tensor, y: Tensor, loss: Loss) -> l
     return list(torch.autograd.grad(loss(h, y), values))
 
 
-def without_slopes(found: Backpropagation) -> Tensor:
+def without_slopes(model: nn.Module, found: Backpropagation) -> Tensor:
     """The recursion with every activation's slope left out: all gradients as one vector."""
     delta = found.steps[-1].delta
     gradients: list[Tensor] = []
     for step in reversed(found.steps):
-        if not is_pointwise(step.module):
-            delta, own = pull_back(step.module, step.input, step.output, delta)
+        if step.slope is None:
+            delta, own = pull_back(model.get_submodule(step.name), step.input, delta)
             gradients = [g.reshape(-1) for g in own.values()] + gradients
     return torch.cat(gradients)
 
@@ -138,7 +137,7 @@ def chains(run: Run, width: int) -> None:
         ours.append(flatten(found.gradients))
         errors += [e.reshape(-1) for e in autograd_errors(model, x, y, loss)]
         our_errors += [step.delta.reshape(-1) for step in found.steps]
-        broken.append(without_slopes(found))
+        broken.append(without_slopes(model, found))
     says = run.states(
         ["N-41", "A-22"],
         r"\frac{\partial E}{\partial\theta^\ell}="
@@ -164,8 +163,8 @@ def printed_recursion(run: Run) -> None:
     net = mlp([1, 1, 1, 1], "tanh", output="tanh", generator=run.generator)
     x, y = 1 + run.rand(1, 1), run.randn(1, 1)
     found = backpropagate(net, x, y, half_square)
-    true = [float(step.delta) for step in found.steps if isinstance(step.module, nn.Tanh)]
-    values = [float(step.output) for step in found.steps if isinstance(step.module, nn.Tanh)]
+    true = [float(step.delta) for step in found.steps if step.operation == "tanh"]
+    values = [float(step.output) for step in found.steps if step.operation == "tanh"]
     printed = [values[i + 1] / values[i] * true[i + 1] for i in range(2)]
     run.refutes(
         "backpropagation-without-derivatives", r"\delta^\ell=\Bigl[\frac{h^{\ell+1}}{h^\ell}\Bigr]^\top\delta^{\ell+1}"
@@ -314,7 +313,7 @@ def deep_network(run: Run, depth: int, width: int) -> tuple[Backpropagation, lis
                 layer.weight.data = scale * run.randn(width, width) / math.sqrt(width)
                 nn.init.zeros_(layer.bias)
         found = backpropagate(net, run.randn(1, width), run.randn(1, width), half_square)
-        errors = [s.delta for s in found.steps if isinstance(s.module, nn.Linear)]
+        errors = [s.delta for s in found.steps if s.operation == "linear"]
         sizes.append(torch.tensor([float(e.norm()) for e in errors]))
         shown = shown or found
     assert shown is not None
@@ -324,7 +323,7 @@ def deep_network(run: Run, depth: int, width: int) -> tuple[Backpropagation, lis
 def plot_errors(axes: Any, deep: tuple[Backpropagation, list[Tensor]]) -> None:
     found, sizes = deep
     left, right = axes[0]
-    errors = torch.stack([s.delta[0] for s in found.steps if isinstance(s.module, nn.Linear)])
+    errors = torch.stack([s.delta[0] for s in found.steps if s.operation == "linear"])
     top = float(errors.abs().max())
     image = left.imshow(
         errors.T, aspect="auto", cmap="RdBu_r", vmin=-top, vmax=top, interpolation="nearest",

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.labs.engine import Run
-from torchtheory.labs.training.autograd_reference import autograd_gradients, half_square
+from torchtheory.labs.training.autograd_reference import autograd_gradients, half_square, torch_operations
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.nets.feedforward import mlp
 from torchtheory.primer.differences import numerical_jacobian
-from torchtheory.training.backpropagation.chain import backpropagate, count_flops
+from torchtheory.tracing.multiplications import count_operations
+from torchtheory.tracing.recorder import record
+from torchtheory.training.backpropagation.chain import backpropagate, pull_back
 
 
 def modes(run: Run) -> None:
@@ -76,10 +78,10 @@ def cost(run: Run, width: int) -> None:
             outputs = torch.func.functional_call(model, unflatten(vector, like), (at,))
             return half_square(outputs, aim)
 
-        there = count_flops(partial(value, point))
-        whole = count_flops(partial(backpropagate, net, x, y, half_square))
-        autograd = count_flops(partial(autograd_gradients, net, x, y, half_square))
-        one = count_flops(partial(torch.func.jvp, value, (point,), (torch.ones_like(point),)))
+        there = count_operations(value, point)
+        whole = count_operations(partial(pull_back, record(net, x)), x, net(x).detach() - y)
+        autograd = torch_operations(partial(autograd_gradients, net, x, y, half_square))
+        one = torch_operations(partial(torch.func.jvp, value, (point,), (torch.ones_like(point),)))
         ratios += [whole / there, autograd / there]
         back.append((whole - there) / there)
         forward_ratios.append(len(point) * one / there)

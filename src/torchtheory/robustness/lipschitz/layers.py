@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from torchtheory.convolution.layer_matrices import CONVOLUTIONS, TRANSPOSED, convolution_map
 from torchtheory.convolution.spectra import DENSE_ENTRIES, norm_of_map
-from torchtheory.core.checks import module_with_values
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.mapping import Mapped
 from torchtheory.linalg.operators import LinearOperator
@@ -32,6 +31,9 @@ from torchtheory.models.problem import Problem
 from torchtheory.robustness.lipschitz.maxima import windows_of_an_entry
 from torchtheory.robustness.lipschitz.pointwise import pointwise_constant
 from torchtheory.tracing.chain import Rearrangement, as_chain, has_own_forward
+from torchtheory.tracing.layers import LayerMaker
+from torchtheory.tracing.network import Network, Operation, Value
+from torchtheory.tracing.recorder import record
 
 _NORMALIZATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _LINEAR_POOLS = (
@@ -39,6 +41,7 @@ _LINEAR_POOLS = (
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
 )  # fmt: skip
 _MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+_LAYERS = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *_NORMALIZATIONS)
 
 #: Layers that only move entries about, or pass them on in evaluation mode.
 _PASSING = (
@@ -81,7 +84,7 @@ def layer_norms(model: nn.Module, input_shape: Sequence[int]) -> list[LayerNorm]
     """Norms of every layer of a chain, in order, in evaluation mode.
 
     Args:
-        model: an `nn.Sequential`, or a module that `torch.fx` traces as a chain.
+        model: an `nn.Sequential`, or any module that is a chain of layers.
         input_shape: shape of one input, without the batch dimension.
 
     Raises:
@@ -109,12 +112,12 @@ def layer_norms(model: nn.Module, input_shape: Sequence[int]) -> list[LayerNorm]
 def weight_norms(model: nn.Module, x: Tensor) -> Iterator[LayerNorm]:
     """Norms of the dense, convolution and batch normalization layers of any module, one by one.
 
-    In the order in which they run, each for the shape of input that it met first; layers that do
-    not run, or have a forward pass of their own, are left out.
+    In the order in which they run, each for the shape of input that it met first; functions such as
+    `F.linear` are layers as well, and those that do not run are none.
 
     Args:
-        model: any module with one input.
-        x: inputs `[n, ...]`, of which one is used.
+        model: any module with one input, also from an archive.
+        x: inputs `[n, ...]`, of which a few are used.
 
     >>> class Sum(nn.Module):
     ...     def __init__(self):
@@ -127,35 +130,53 @@ def weight_norms(model: nn.Module, x: Tensor) -> Iterator[LayerNorm]:
     >>> [(n.name, n.lipschitz) for n in weight_norms(net, torch.ones(1, 2))]
     [('layer', 4.0)]
     """
-    module_with_values(model)
-    met: dict[str, tuple[nn.Module, Tensor]] = {}
-
-    def watch(name: str) -> Callable[..., None]:
-        def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if inputs and name not in met:
-                met[name] = (module, torch.zeros_like(inputs[0][:1]))
-
-        return look
-
-    kinds = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *_NORMALIZATIONS)
-    handles = [
-        module.register_forward_pre_hook(watch(name))
-        for name, module in model.named_modules()
-        if isinstance(module, kinds)
-    ]
-    try:
-        with torch.no_grad(), evaluation_mode(model):
-            answered(model, x[:1].clone(), next(iter(model.parameters()), None))
-    finally:
-        for handle in handles:
-            handle.remove()
-    for name, (module, given) in met.items():
+    function = PureFunction(model)
+    network = answered(lambda t: record(function, t, known=_is_whole), x, function.reference())
+    met = set()
+    for name, layer, value in _weighted(network, function.model):
+        if name in met:
+            continue
+        met.add(name)
+        sizes = [s if isinstance(s, int) else s.of(1) for s in value.shape[1:]]
+        given = torch.zeros(1, *sizes, dtype=value.dtype, device=x.device)
         try:
             with torch.no_grad():
-                norms = _norms(module, given, name)
+                norms = _norms(layer, given, name)
         except UnsupportedModel:
             continue
-        yield LayerNorm(name, type(module).__name__, *norms)
+        yield LayerNorm(name, type(layer).__name__.removeprefix("Parametrized"), *norms)
+
+
+def _weighted(network: Network, model: nn.Module) -> Iterator[tuple[str, nn.Module, Value]]:
+    """Layers with weights by name, and what each takes: modules, else functions as layers."""
+    maker, modules = LayerMaker(network, model), dict(model.named_modules())
+    calls: dict[tuple[str, object], list[Operation]] = {}
+    for op in network:
+        if op.follows and op.calls:
+            calls.setdefault(op.calls[-1], []).append(op)
+    for op in network:
+        if not op.follows or op.name not in _WITH_WEIGHTS:
+            continue
+        module = modules.get(op.layer)
+        if isinstance(module, _LAYERS) and op.calls:  # it may do more, such as pad
+            (value, *_), _ = network.boundary(calls[op.calls[-1]])
+            yield op.layer, module, value
+            continue
+        found = maker.layer(op)
+        if found is not None:
+            path, layer = found
+            yield path or op.layer, layer, next(v for v in op.inputs if v.follows)
+
+
+def _is_whole(name: str) -> bool:
+    """The dense layers inside of attention are layers of their own."""
+    return name != "multi_head_attention_forward"
+
+
+#: Operations that are layers with weights.
+_WITH_WEIGHTS = frozenset(
+    ("linear", "batch_norm", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)))
+)
 
 
 def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:

@@ -32,6 +32,5 @@ from .causality import measure_causality as measure_causality
 
 # what it costs
 from .cost import cost_model as cost_model
-from .cost import count_operations as count_operations
 from .cost import longest_chain as longest_chain
 from .scaling import attention_scaling_study as attention_scaling_study

@@ -1,7 +1,8 @@
 r"""What a transformer costs, beside recurrence and convolution: operations, memory, steps in a row.
 
 For N layers of width d over T tokens (a hidden layer of h units in each transformer block, a kernel
-of size k), with 2 operations for each product of two entries in a matrix product:
+of size k), with 2 operations for each product of two entries in a matrix product, as
+`torchtheory.tracing.count_operations` counts them:
 
 | | operations | steps in a row | path between tokens | operations of one more token | kept |
 |---|---|---|---|---|---|
@@ -15,14 +16,10 @@ takes twice the operations of the forward pass. Source: Deep Learning (notes), s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from torchtheory.core.checks import described, one_of, whole_number
 from torchtheory.core.errors import InvalidInput, InvalidType
@@ -119,22 +116,6 @@ def cost_model(
     )
 
 
-def count_operations(run: Callable[..., object], *inputs: Any) -> int:
-    """Operations of the matrix products and convolutions in a call, as torch counts them.
-
-    Args:
-        run: a model or a function; it is called once, without gradients.
-        inputs: what it is called with.
-
-    >>> count_operations(torch.matmul, torch.ones(2, 3), torch.ones(3, 5))
-    60
-    """
-    # torch's counter knows no fused attention of the CPU; in its own steps it is the same products
-    with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        run(*inputs)
-    return int(counter.get_total_flops())
-
-
 def longest_chain(output: Tensor) -> int:
     """Matrix products and convolutions one after another on the way to an output.
 
@@ -143,6 +124,7 @@ def longest_chain(output: Tensor) -> int:
 
     Time: linear in the operations that were recorded.
 
+    >>> import torch
     >>> a = torch.ones(2, 2, requires_grad=True)
     >>> longest_chain((a @ a) @ a + a @ a)
     2

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.checks import as_batch, as_module, described
+from torchtheory.core.checks import as_batch, described, module_with_values
 from torchtheory.core.errors import InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.residual.jacobians import block_jacobian
@@ -46,7 +46,9 @@ def attention_maps(model: nn.Module, *inputs: Any, **options: Any) -> dict[str, 
     """
     if any(isinstance(given, KeyValueCache) for given in (*inputs, *options.values())):
         raise UnsupportedModel("attention maps are of whole sequences: call without a cache")
-    network, given = record_call(as_module(model), inputs, options, known=without_composites)
+    network, given = record_call(
+        module_with_values(model), inputs, options, known=without_composites
+    )
     uses = attentions(network)
     if not uses:
         raise UnsupportedModel(
@@ -163,7 +165,7 @@ def token_jacobian(model: nn.Module, x: Tensor) -> Tensor:
             [0, 0, 0, 1]], dtype=torch.int32)
     """
     x = as_batch(x)
-    with torch.no_grad(), evaluation_mode(as_module(model)):
+    with torch.no_grad(), evaluation_mode(module_with_values(model)):
         y = model(x[:1])
     if x.ndim != 3 or not isinstance(y, Tensor) or y.ndim != 3:
         raise ShapeMismatch(

@@ -17,8 +17,6 @@ Source: Deep Learning (notes), chapter 5.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,19 +24,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from torchtheory.core.checks import as_module, described, number_between, whole_number
+from torchtheory.core.checks import (
+    described,
+    module_with_values,
+    number_between,
+    whole_number,
+)
 from torchtheory.core.errors import InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.core.mapping import Mapped, jacobian
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.models.model import evaluation_mode
+from torchtheory.models.model import global_randomness_kept
 from torchtheory.nets.activations.table import ACTIVATIONS
 from torchtheory.sequences.recurrent.cells import Cell, ElmanCell, State
 from torchtheory.sequences.recurrent.conversion import from_torch
 from torchtheory.sequences.recurrent.lru import LRU
 from torchtheory.sequences.recurrent.minimal import GatedLinear
 from torchtheory.sequences.recurrent.networks import Bidirectional, Recurrent
+from torchtheory.tracing.interpret import Call
+from torchtheory.tracing.network import Operation, Value, pair_up
+from torchtheory.tracing.recorder import record_call
 
-_LAYERS = (nn.RNN, nn.LSTM, nn.GRU)
+#: torch's operations, and the layers that call them.
+RECURRENT_OPERATIONS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": nn.RNN}
 
 #: Recurrences that are diagonal and linear in the state, whose Jacobians are products of factors.
 _LINEAR = (LRU, GatedLinear)
@@ -214,9 +221,9 @@ def recurrent_gradients(
     linear recurrences the Jacobians are known: products of their factors.
 
     Args:
-        model: any module; it is not changed.
+        model: any module, also from an archive; it is not changed.
         x: what it takes, with the samples along the first axis. Packed sequences inside of it are
-            looked at up to the length of the shortest.
+            looked at up to the length of the shortest, in the order in which they are packed.
         probes: random directions per sample; the squared gain has a relative error of at most
             about $\\sqrt{2/\\text{probes}}$ for each sample.
 
@@ -229,9 +236,7 @@ def recurrent_gradients(
     """
     whole_number(probes, "probes", least=1)
     source = as_generator(generator)
-    entered: list[tuple[str, nn.Module, Tensor, Any]] = []
-    with evaluation_mode(as_module(model)), torch.no_grad(), _watched(model, entered):
-        model(*x) if isinstance(x, tuple) else model(x)
+    entered = _entered(module_with_values(model), x if isinstance(x, tuple) else (x,))
     if not entered:
         raise UnsupportedModel(
             f"{type(model).__name__} runs no nn.RNN, nn.LSTM, nn.GRU and no linear recurrence"
@@ -269,40 +274,65 @@ def _linear_memory(name: str, layer: LRU | GatedLinear, x: Tensor) -> LayerMemor
 # ---------------------------------------------------------------------------------- what runs
 
 
-@contextmanager
-def _watched(model: nn.Module, entered: list[tuple[str, nn.Module, Tensor, Any]]) -> Iterator[None]:
-    """Note what enters each recurrent layer when it first runs, as `[samples, T, n]`."""
+def _entered(model: nn.Module, x: tuple[Any, ...]) -> list[tuple[str, Any, Tensor, Any]]:
+    """What enters each recurrent layer when it first runs: its name, itself, `[samples, T, n]`, and
+    the state it starts with."""
+    network, given = record_call(model, x, {})
+    modules = dict(model.named_modules())
+    inside: dict[tuple[str, Any], list[Operation]] = {}
+    for op in network:
+        for name, call in op.calls or [("", None)]:
+            if isinstance(modules.get(name), _LINEAR):
+                inside.setdefault((name, call), []).append(op)
+    #: What a linear recurrence takes, by the operation that comes first in it.
+    taken = {
+        own[0].number: (name, network.boundary(own)[0][0]) for (name, _), own in inside.items()
+    }
+    found: dict[Any, tuple[str, Any, Tensor, Any]] = {}
+    held: dict[Value, Any] = dict(zip(network.inputs, given, strict=True))
 
-    def note(name: str) -> Any:
-        def hook(layer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            if any(known is layer for _, known, _, _ in entered):
-                return
-            values = [*given, *named.values()]
-            x, start = values[0], values[1] if len(values) > 1 else None
-            if isinstance(x, PackedSequence):
-                padded, lengths = pad_packed_sequence(x, batch_first=True)
-                x = padded[:, : int(lengths.min())]
-            elif x.ndim == 2:
-                x = x.unsqueeze(0)
-                start = _each(start, lambda v: v.unsqueeze(1))
-            elif isinstance(layer, _LINEAR):
-                x = x.flatten(0, -3)  # sequences are [..., T, n]
-            elif not layer.batch_first:
-                x = x.transpose(0, 1)
-            entered.append((name, layer, x.detach(), _each(start, lambda v: v.detach())))
+    def step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if op.number in taken:
+            name, value = taken[op.number]
+            sequences = held[value].flatten(0, -3)  # they are [..., T, n]
+            found.setdefault(name, (name, modules[name], sequences, None))
+        if op.name in RECURRENT_OPERATIONS:
+            first = op.arguments["params"][0]
+            if first not in found:
+                found[first] = (op.layer, *_as_layer(Call(op, args, kwargs, len(given))))
+        made = op.function(*args, **kwargs)
+        pair_up(op.result, made, held)
+        return made
 
-        return hook
+    with torch.no_grad(), global_randomness_kept():
+        network.evaluate(given, len(given[0]), step)
+    return list(found.values())
 
-    handles = [
-        module.register_forward_pre_hook(note(name), with_kwargs=True)
-        for name, module in model.named_modules()
-        if isinstance(module, _LAYERS + _LINEAR)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+def _as_layer(call: Call) -> tuple[Any, Tensor, Any]:
+    """The layer whose operation it is, with its sequences, samples first, and its first state."""
+    weights, kind = call["params"], RECURRENT_OPERATIONS[call.name]
+    width = weights[1].shape[0] // {"lstm": 4, "gru": 3}.get(call.name, 1)
+    options: dict[str, Any] = {"nonlinearity": call.name[-4:]} if kind is nn.RNN else {}
+    if weights[1].shape[1] != width:
+        options["proj_size"] = weights[1].shape[1]
+    layer: Any = kind(
+        weights[0].shape[1],
+        width,
+        num_layers=call["num_layers"],
+        bias=call["has_biases"],
+        bidirectional=call["bidirectional"],
+        device="meta",  # without drawing weights that nobody wants
+        **options,
+    )
+    for name, weight in zip(layer._flat_weights_names, weights, strict=True):
+        setattr(layer, name, nn.Parameter(weight.detach()))
+    if "batch_sizes" in call.arguments:
+        packed = PackedSequence(call["data"], call["batch_sizes"])
+        padded, lengths = pad_packed_sequence(packed, batch_first=True)
+        return layer, padded[:, : int(lengths.min())], call["hx"]
+    x = call["input"]
+    return layer, x if call["batch_first"] else x.transpose(0, 1), call["hx"]
 
 
 def _memories(

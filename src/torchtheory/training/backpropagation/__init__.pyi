@@ -1,8 +1,7 @@
-# along a chain
+# through a network
 from .chain import backpropagate as backpropagate
 from .chain import Backpropagation as Backpropagation
 from .chain import pull_back as pull_back
-from .chain import count_flops as count_flops
 
 # on a graph
 from .graph import backpropagate_graph as backpropagate_graph

@@ -10,68 +10,62 @@ $$
 =\Bigl[\frac{\partial h^\ell}{\partial\theta^\ell}\Bigr]^\top\delta^\ell.
 $$
 
-Each kind of layer is a rule that multiplies by its two transposed Jacobians without forming them.
-Where branches meet in a sum or side by side, each gets its own error back, and where a value is
-taken twice, its errors add up. The network is never differentiated by autograd; that the result
-equals autograd's is a test. Sources: notes "Deep Learning", section 3.1; Foundations of Deep
-Learning, section 2.6; slides "Backpropagation".
+A network is taken as its operations, and each kind of operation is a rule that multiplies by its
+transposed Jacobians without forming them. Where branches meet, each gets its own error back, and
+where a value is taken twice, its errors add up. The network is never differentiated by autograd;
+that the result equals autograd's is a test. Sources: notes "Deep Learning", section 3.1;
+Foundations of Deep Learning, section 2.6; slides "Backpropagation".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import grad as adjoints
-from torch.nn.utils.parametrize import is_parametrized
-from torch.utils.flop_counter import FlopCounterMode
 
 from torchtheory.core.checks import as_module
-from torchtheory.core.errors import InvalidType, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.foreign_code import ForeignCode
-from torchtheory.models.model import evaluation_mode
 from torchtheory.models.problem import Loss
 from torchtheory.nets.activations.table import POINTWISE_LAYERS, Pointwise
-from torchtheory.tracing.chain import (
-    Average,
-    Concatenation,
-    Rearrangement,
-    Sum,
-    Transposition,
-    as_steps,
-    has_own_forward,
-)
+from torchtheory.tracing.network import Network, Operation, Value, leaves, mapped
+from torchtheory.training.backpropagation.evaluated import Evaluated
+from torchtheory.training.backpropagation.there_and_back import ThereAndBack, there_and_back
 from torchtheory.training.losses.classification import ClassificationLoss
-
-PulledBack = tuple[Tensor, dict[str, Tensor]]
-"""The error at a layer's input, and the gradients of its parameters by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerStep:
-    r"""One layer of a pass there and back.
+    r"""One operation of a pass there and back: a layer, or a function such as `F.relu`.
 
     Attributes:
-        name: of the layer in the model ("" for a function such as `F.relu`).
-        module: the layer.
+        name: of the layer in the model whose forward pass it belongs to.
+        operation: its plain name, as "linear", "conv2d", "relu".
         input: $h^{\ell-1}$; the first of them where branches meet.
-        output: $h^\ell$.
+        output: $h^\ell$; the first of them where it makes several.
         delta: $\delta^\ell=\partial E/\partial h^\ell$, of the shape of the output.
-        delta_input: $\delta^{\ell-1}$, of the shape of the input.
-        gradients: $\partial E/\partial\theta^\ell$ by parameter name.
+        delta_input: its part of $\delta^{\ell-1}$, of the shape of the input; None if the input
+            is not differentiated, as whole numbers are not.
+        gradients: $\partial E/\partial\theta^\ell$ of the weights that it takes, by their names in
+            the model; one that is computed from parameters goes by the layer's.
     """
 
     name: str
-    module: nn.Module
+    operation: str
     input: Tensor
     output: Tensor
     delta: Tensor
-    delta_input: Tensor
+    delta_input: Tensor | None
     gradients: dict[str, Tensor]
+    _call: Evaluated = field(repr=False)
+
+    @property
+    def slope(self) -> Tensor | None:
+        r"""$\phi'(h^{\ell-1})$ of a function of each entry by itself; None of any other."""
+        return self._call.slope()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,42 +93,41 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Backpropagation:
-    r"""A forward and a backward pass, layer by layer.
+    r"""A forward and a backward pass, operation by operation.
 
     Attributes:
         loss: the loss of the batch.
-        steps: the layers in forward order.
+        steps: the operations in forward order.
         gradients: by name, as `model.named_parameters()` has them; a parameter that occurs in
             several layers has the sum.
-        delta_input: $\delta^0=\partial E/\partial x$: how the loss depends on the input.
+        delta_input: $\delta^0=\partial E/\partial x$: how the loss depends on the input; None of
+            whole numbers.
+        parameters: their values, by name.
     """
 
     loss: Tensor
     steps: tuple[LayerStep, ...]
     gradients: dict[str, Tensor]
-    delta_input: Tensor
+    delta_input: Tensor | None
+    parameters: dict[str, Tensor]
 
     def units(self, sample: int = 0) -> list[Unit]:
         """The units of all dense layers for one sample, in forward order."""
         found = []
-        layer = 0
-        for i, step in enumerate(self.steps):
-            if not isinstance(step.module, nn.Linear):
-                continue
-            layer += 1
+        dense = [i for i, step in enumerate(self.steps) if step.operation == "linear"]
+        for layer, i in enumerate(dense, 1):
+            step = self.steps[i]
             after = self.steps[i + 1] if i + 1 < len(self.steps) else None
             if after is not None and (
-                isinstance(after.module, nn.Linear) or after.input is not step.output
+                after.operation == "linear" or after.input is not step.output
             ):
                 after = None
             top = step if after is None else after
-            slopes: Sequence[float | None]
-            if after is None:
-                slopes = [1.0] * step.module.out_features
-            elif is_pointwise(after.module):
-                slopes = _slope(after.module, after.input, after.output)[sample].tolist()
-            else:
-                slopes = [None] * step.module.out_features
+            width = step.output.shape[-1]
+            slopes: Sequence[float | None] = [1.0] * width if after is None else [None] * width
+            slope = None if after is None else after.slope
+            if slope is not None:
+                slopes = slope[sample].tolist()
             columns = (step.output, top.output, top.delta, step.delta)
             z, h, delta, error = (c[sample].reshape(-1).tolist() for c in columns)
             found += [
@@ -149,327 +142,162 @@ class Backpropagation:
         input 1 to unit 2.
         """
         rows = []
-        for step in self.steps:
-            for key, gradient in step.gradients.items():
-                value: Tensor = getattr(step.module, key).detach()
-                name = f"{step.name}.{key}" if step.name else key
-                for place in torch.cartesian_prod(*(torch.arange(n) for n in value.shape)):
-                    index = tuple(int(i) for i in place.reshape(-1))
-                    old, slope = float(value[index]), float(gradient[index])
-                    shown = ",".join(str(i + 1) for i in index)
-                    rows.append((f"{name}[{shown}]", old, slope, old - rate * slope))
+        for name, gradient in self.gradients.items():
+            value = self.parameters[name]
+            for place in torch.cartesian_prod(*(torch.arange(n) for n in value.shape)):
+                index = tuple(int(i) for i in place.reshape(-1))
+                old, slope = float(value[index]), float(gradient[index])
+                shown = ",".join(str(i + 1) for i in index)
+                rows.append((f"{name}[{shown}]", old, slope, old - rate * slope))
         return rows
 
 
 def backpropagate(
-    model: nn.Module, x: Tensor, y: Tensor, loss: Loss | ClassificationLoss
+    model: nn.Module, x: Tensor, y: Any, loss: Loss | ClassificationLoss
 ) -> Backpropagation:
-    r"""Run a network of layers forwards and backwards, and keep everything.
+    r"""Run a network forwards and backwards, and keep everything.
 
     Args:
-        model: any module that is made of layers, sums and concatenations, also from an archive;
-            run in evaluation mode and left as it was. Dense and convolutional layers, pointwise
-            activations, pooling, batch and layer normalization, softmax, log-softmax and
-            reshaping have rules.
+        model: any module, also from an archive; run in evaluation mode and left as it was. An
+            operation that has no rule is written out in simpler ones: attention in products and
+            softmaxes, recurrent layers in their steps.
         x: inputs `[n, ...]`.
         y: targets, as the loss takes them.
         loss: a row of the table of losses (its mean is taken, its own gradient starts the
-            recursion), or a function of outputs and targets to a number.
+            recursion), or a function of what the model returns and of targets to a number.
 
-    Two matrix products a dense layer on the way back, one on the way there: the cost is three
-    times that of the forward pass, whatever the number of parameters. Memory: all activations
-    and all errors.
+    Raises:
+        UnsupportedModel: where an operation has no rule and cannot be written out in such as have
+            one; with its name and its place.
+
+    Two matrix products per dense layer on the way back, one on the way there: the cost is three
+    times that of the forward pass, whatever the number of parameters. Memory: all values and all
+    errors.
 
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Tanh()).double()
     >>> _ = nn.init.constant_(net[0].weight, 0.0)
     >>> half_square = lambda h, y: (h - y).square().sum() / 2
     >>> one = torch.ones(1, 1).double()
-    >>> there_and_back = backpropagate(net, 3 * one, one, half_square)
-    >>> there_and_back.gradients["0.weight"]                 # (tanh 0 - 1) tanh'(0) 3
+    >>> found = backpropagate(net, 3 * one, one, half_square)
+    >>> found.gradients["0.weight"]                          # (tanh 0 - 1) tanh'(0) 3
     tensor([[-3.]], dtype=torch.float64)
+    >>> [step.operation for step in found.steps]
+    ['linear', 'tanh']
     """
     as_module(model)
-    if not x.is_floating_point():
-        raise InvalidType(f"the inputs must be floating-point numbers, not {x.dtype}")
+    if x.is_complex() or x.dtype == torch.bool:
+        raise InvalidType(f"the inputs must be real or whole numbers, not {x.dtype}")
     if x.ndim < 2 or len(x) == 0:
         raise ShapeMismatch(f"x must be [samples, ...] with a sample, not {list(x.shape)}")
-    flow = as_steps(model, x)
-    with evaluation_mode(model), torch.no_grad():
-        values = [x.detach()]  # that of step k at k + 1
-        for step in flow:
-            # copies: an activation with inplace=True writes to what it is given
-            values.append(step.link.module(*(values[k + 1].clone() for k in step.inputs)))
-        number, delta = loss_and_error(loss, values[-1], y)
-        deltas: list[Tensor | None] = [None] * len(flow) + [delta]
-        steps = []
-        for place, step in reversed(list(enumerate(flow, 1))):
-            link, arrived = step.link, deltas[place]
-            assert arrived is not None  # a step that nothing takes is none
-            given = [values[k + 1] for k in step.inputs]
-            below, gradients = _pull_back_all(link.module, given, values[place], arrived)
-            for k, part in zip(step.inputs, below, strict=True):
-                sofar = deltas[k + 1]
-                deltas[k + 1] = part if sofar is None else sofar + part
-            steps.append(
-                LayerStep(
-                    link.name, link.module, given[0], values[place], arrived, below[0], gradients
-                )
+    numbers: list[Tensor] = []
+
+    def start(outputs: Any) -> Any:
+        number, errors = loss_and_error(loss, outputs, y)
+        numbers.append(number)
+        return errors
+
+    both = there_and_back(model, x, start)
+    parameters = {k: p.detach() for k, p in model.named_parameters()}
+    at_input = both.deltas.get(both.network.inputs[0])
+    if at_input is None and x.is_floating_point():
+        at_input = torch.zeros_like(x)
+    return Backpropagation(
+        numbers[-1], layer_steps(both), _in_order(both, parameters), at_input, parameters
+    )
+
+
+def _in_order(both: ThereAndBack, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    found = both.gradients
+    return {name: found[name] for name in parameters if name in found}
+
+
+def layer_steps(both: ThereAndBack) -> tuple[LayerStep, ...]:
+    """The operations that follow the input, as what is shown of them."""
+    found = []
+    for call, errors in both.calls:
+        op = call.operation
+        if not op.follows:
+            continue
+        taken = next(v for v in op.inputs if v.follows)
+        made = next(v for v in op.outputs if v in both.deltas)
+        found.append(
+            LayerStep(
+                op.layer,
+                op.name,
+                both.values[taken],
+                both.values[made],
+                both.deltas[made],
+                errors.get(taken),
+                {_name(op, v): error for v, error in errors.items() if not v.follows},
+                call,
             )
-    steps.reverse()
-    at_input = values[0].new_zeros(values[0].shape) if deltas[0] is None else deltas[0]
-    return Backpropagation(number, tuple(steps), collect_gradients(model, steps), at_input)
+        )
+    return tuple(found)
 
 
-def loss_and_error(
-    loss: Loss | ClassificationLoss, outputs: Tensor, y: Tensor
-) -> tuple[Tensor, Tensor]:
+def _name(op: Operation, value: Value) -> str:
+    if value.origin == "parameter":
+        return value.name
+    argument = next((k for k, v in op.arguments.items() if v is value), "weight")
+    return f"{op.layer}.{argument}" if op.layer else argument
+
+
+def loss_and_error(loss: Loss | ClassificationLoss, outputs: Any, y: Any) -> tuple[Tensor, Any]:
     r"""The loss and the error at the output, $\delta^L=\partial E/\partial h^L$."""
     if isinstance(loss, ClassificationLoss):
+        if not isinstance(outputs, Tensor):
+            raise InvalidType(
+                f"a loss of the table is about one tensor, and the model returns a "
+                f"{type(outputs).__name__}: give a function of it"
+            )
         value, delta = loss.mean(outputs, y), loss.gradient(outputs, y)
         delta = delta / max(1, delta.numel() // delta.shape[-1])
     else:
-        with ForeignCode("the loss"):
-            delta, value = torch.func.grad_and_value(loss)(outputs, y)
+        value, delta = _by_autograd(loss, outputs, y)
     if not bool(torch.isfinite(value)):
         raise NonFinite(f"the loss is {float(value)}: there is nothing to propagate")
     return value, delta
 
 
-def collect_gradients(model: nn.Module, steps: Sequence[LayerStep]) -> dict[str, Tensor]:
-    """The gradients of all steps under the model's own names, shared parameters summed."""
-    names = {id(p): name for name, p in model.named_parameters()}
-    found: dict[str, Tensor] = {}
-    for step in steps:
-        for key, gradient in step.gradients.items():
-            for parameter, own in _of_parameters(step, key, gradient):
-                name = names.get(id(parameter))
-                if name is not None:  # and no constant
-                    found[name] = found[name] + own if name in found else own
-    return {name: found[name] for name in names.values() if name in found}
+def _by_autograd(loss: Loss, outputs: Any, y: Any) -> tuple[Tensor, Any]:
+    """A loss is the user's own function, and no part of the network."""
+
+    def is_real(leaf: Any) -> bool:
+        return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+    def replaced(parts: Sequence[Tensor], others: Callable[[Any], Any]) -> Any:
+        waiting = iter(parts)
+        return mapped(outputs, lambda leaf: next(waiting) if is_real(leaf) else others(leaf))
+
+    def value_of(parts: Sequence[Tensor]) -> Tensor:
+        return loss(replaced(parts, lambda leaf: leaf), y)
+
+    with ForeignCode("the loss"):
+        real = list(filter(is_real, leaves(outputs)))
+        errors, value = torch.func.grad_and_value(value_of)(real)
+    return value, replaced(errors, lambda leaf: None)
 
 
-def _of_parameters(
-    step: LayerStep, key: str, gradient: Tensor
-) -> Iterator[tuple[nn.Parameter, Tensor]]:
-    """The parameters that a weight of a layer is made of, with their gradients."""
-    module = step.module
-    if key in module._buffers:
-        return
-    own = module._parameters.get(key)
-    if own is not None:
-        yield own, gradient
-    elif is_parametrized(module, key):
-        made = module.get_submodule(f"parametrizations.{key}")
-        originals = dict(made.named_parameters())
-        _, back, *_ = torch.func.vjp(
-            lambda tensors: torch.func.functional_call(made, tensors, ()),
-            {name: tensor.detach() for name, tensor in originals.items()},
-        )
-        pulled = back(gradient)[0]
-        yield from ((originals[name], part) for name, part in pulled.items())
-    else:
-        raise UnsupportedModel(
-            f"a hook computes the {key} of layer {step.name!r} from others: use "
-            "torch.nn.utils.parametrizations, through which the gradient is known"
-        )
-
-
-# ------------------------------------------------------------------------------- the rules
-
-
-def _pull_back_all(
-    module: nn.Module, given: Sequence[Tensor], after: Tensor, delta: Tensor
-) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The errors at all values that a step takes: where branches meet, each gets its own."""
-    if isinstance(module, Sum):
-        return [delta for _ in given], {}
-    if isinstance(module, Concatenation):
-        sizes = [value.shape[module.dim] for value in given]
-        return list(torch.split(delta, sizes, module.dim)), {}
-    (before,) = given
-    below, gradients = pull_back(module, before, after, delta)
-    return [below], gradients
-
-
-def pull_back(module: nn.Module, before: Tensor, after: Tensor, delta: Tensor) -> PulledBack:
-    r"""Multiply an error by the transposed Jacobians of one layer.
+def pull_back(
+    model: nn.Module | Network, x: Tensor, delta: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    r"""Multiply an error by the transposed Jacobians of a layer, or of a whole network $f$.
 
     Args:
-        module: the layer; `before` and `after` are its input and output.
-        delta: $\delta^\ell$, of the shape of `after`.
+        model: any module, or what `torchtheory.tracing.record` made of one.
+        x: its inputs `[n, ...]`.
+        delta: $\delta$, of the shape of the output.
 
     Returns:
-        $[\partial h^\ell/\partial h^{\ell-1}]^\top\delta^\ell$ and, by parameter,
-        $[\partial h^\ell/\partial\theta^\ell]^\top\delta^\ell$.
+        $[\partial f/\partial x]^\top\delta$ and, by parameter,
+        $[\partial f/\partial\theta]^\top\delta$.
 
-    >>> relu = nn.ReLU()
-    >>> z = torch.tensor([[-1.0, 2.0]])
-    >>> pull_back(relu, z, relu(z), torch.ones(1, 2))
+    >>> pull_back(nn.ReLU(), torch.tensor([[-1.0, 2.0]]), torch.ones(1, 2))
     (tensor([[0., 1.]]), {})
     """
-    if has_own_forward(module):
-        if is_pointwise(module):
-            return delta * _slope(module, before, after), {}
-        for kind, rule in RULES.items():
-            if isinstance(module, kind):
-                return rule(module, before, after, delta)
-    raise UnsupportedModel(
-        f"there is no rule of backpropagation for {type(module).__name__}; use autograd, or a "
-        "network of dense, convolutional, activation, pooling, normalizing and reshaping layers"
-    )
-
-
-def _dense(layer: Any, h: Tensor, _: Tensor, delta: Tensor) -> PulledBack:
-    r"""For $z=Wh+b$: $W^\top\epsilon$, and $\epsilon h^\top$, $\epsilon$
-    summed over the samples."""
-    rows, inputs = delta.reshape(-1, delta.shape[-1]), h.reshape(-1, h.shape[-1])
-    gradients = {"weight": rows.T @ inputs}
-    if layer.bias is not None:
-        gradients["bias"] = rows.sum(0)
-    return delta @ layer.weight, gradients
-
-
-def _convolution(layer: Any, h: Tensor, _: Tensor, delta: Tensor) -> PulledBack:
-    """Correlation with the kernel pulls back to convolution with it."""
-    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        raise UnsupportedModel(
-            f"{layer} pads by {layer.padding_mode!r}, {layer.padding!r}: the rule needs zeros, "
-            "and their number"
-        )
-    dimensions = len(layer.kernel_size)
-    how = (layer.stride, layer.padding, layer.dilation, layer.groups)
-    to_input = getattr(adjoints, f"conv{dimensions}d_input")
-    to_weight = getattr(adjoints, f"conv{dimensions}d_weight")
-    gradients = {"weight": to_weight(h, layer.weight.shape, delta, *how)}
-    if layer.bias is not None:
-        gradients["bias"] = delta.sum([0, *range(2, delta.ndim)])
-    return to_input(h.shape, layer.weight, delta, *how), gradients
-
-
-def _softmax(layer: Any, _: Tensor, p: Tensor, delta: Tensor) -> PulledBack:
-    r"""$(\mathrm{diag}\,p-pp^\top)\delta$."""
-    along = _dimension(layer)
-    return p * (delta - (p * delta).sum(along, keepdim=True)), {}
-
-
-def _log_softmax(layer: Any, _: Tensor, log_p: Tensor, delta: Tensor) -> PulledBack:
-    r"""$(I-p1^\top)\delta$."""
-    along = _dimension(layer)
-    return delta - log_p.exp() * delta.sum(along, keepdim=True), {}
-
-
-def _dimension(layer: Any) -> int:
-    if layer.dim is None:
-        raise UnsupportedModel(f"{layer} has no dim: say along which dimension it normalizes")
-    along: int = layer.dim
-    return along
-
-
-def _reshaped(_: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
-    """Entries only moved in order: their errors move back."""
-    return delta.reshape(h.shape), {}
-
-
-def _transposed(layer: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
-    """Entries moved to other dimensions: their errors move back."""
-    numbers = torch.arange(h.numel(), device=h.device).reshape(h.shape)
-    place = layer(numbers).reshape(-1)
-    return delta.reshape(-1)[place.argsort()].reshape(h.shape), {}
-
-
-def _linear_map(layer: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
-    """A linear map without weights, such as an average: its transpose."""
-    return torch.func.vjp(layer, h)[1](delta)[0], {}
-
-
-def _max_pool(layer: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
-    """The error goes to the largest entry of each window."""
-    pool = getattr(F, f"max_pool{h.ndim - 2}d")
-    how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
-    _, places = pool(h, *how, return_indices=True)
-    below = torch.zeros_like(h).flatten(2)
-    return below.scatter_add(2, places.flatten(2), delta.flatten(2)).reshape(h.shape), {}
-
-
-def _batch_norm(layer: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
-    r"""For $\gamma\hat h+\beta$ with running statistics: $\gamma\epsilon/\sigma$."""
-    if layer.running_mean is None:
-        raise UnsupportedModel(f"{layer} has no running statistics, and mixes the samples")
-    shape = (1, -1, *[1] * (h.ndim - 2))
-    scale = torch.rsqrt(layer.running_var + layer.eps).reshape(shape)
-    if layer.weight is None:
-        return delta * scale, {}
-    hat = (h - layer.running_mean.reshape(shape)) * scale
-    dims = [0, *range(2, h.ndim)]
-    gradients = {"weight": (delta * hat).sum(dims), "bias": delta.sum(dims)}
-    return delta * layer.weight.reshape(shape) * scale, gradients
-
-
-def _layer_norm(layer: Any, h: Tensor, __: Tensor, delta: Tensor) -> PulledBack:
-    r"""For $\gamma\hat h+\beta$ and $\epsilon=\gamma\delta$, with means over what is normalized:
-    $(\epsilon-\overline\epsilon-\hat h\,\overline{\epsilon\hat h})/\sigma$."""
-    dims = list(range(-len(layer.normalized_shape), 0))
-    centered = h - h.mean(dims, keepdim=True)
-    scale = torch.rsqrt(centered.square().mean(dims, keepdim=True) + layer.eps)
-    hat = centered * scale
-    gradients, others = {}, list(range(h.ndim - len(dims)))
-    if layer.weight is not None:
-        gradients["weight"] = (delta * hat).sum(others)
-    if layer.bias is not None:
-        gradients["bias"] = delta.sum(others)
-    inner = delta if layer.weight is None else delta * layer.weight
-    along = hat * (inner * hat).mean(dims, keepdim=True)
-    return (inner - inner.mean(dims, keepdim=True) - along) * scale, gradients
-
-
-def _unchanged(_: Any, __: Tensor, ___: Tensor, delta: Tensor) -> PulledBack:
-    return delta, {}
-
-
-#: How an error passes back through each kind of layer. Pointwise activations are `SLOPES`.
-RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], PulledBack]] = {
-    nn.Linear: _dense,
-    nn.Conv1d: _convolution,
-    nn.Conv2d: _convolution,
-    nn.Conv3d: _convolution,
-    nn.Softmax: _softmax,
-    nn.LogSoftmax: _log_softmax,
-    nn.Flatten: _reshaped,
-    nn.Unflatten: _reshaped,
-    Rearrangement: _reshaped,
-    Transposition: _transposed,
-    **dict.fromkeys(
-        (
-            Average,
-            nn.AvgPool1d,
-            nn.AvgPool2d,
-            nn.AvgPool3d,
-            nn.AdaptiveAvgPool1d,
-            nn.AdaptiveAvgPool2d,
-            nn.AdaptiveAvgPool3d,
-            nn.Upsample,
-            nn.PixelShuffle,
-        ),
-        _linear_map,
-    ),
-    nn.MaxPool1d: _max_pool,
-    nn.MaxPool2d: _max_pool,
-    nn.MaxPool3d: _max_pool,
-    nn.BatchNorm1d: _batch_norm,
-    nn.BatchNorm2d: _batch_norm,
-    nn.BatchNorm3d: _batch_norm,
-    nn.LayerNorm: _layer_norm,
-    nn.Identity: _unchanged,
-    nn.Dropout: _unchanged,  # in evaluation mode
-}
-
-#: The slope of an activation from its input z and its value h.
-SLOPES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
-    nn.ReLU: lambda _, z, h: (z > 0).to(z),
-    nn.LeakyReLU: lambda a, z, h: torch.where(z > 0, torch.ones_like(z), a.negative_slope),
-    nn.Sigmoid: lambda _, z, h: h * (1 - h),
-    nn.Tanh: lambda _, z, h: 1 - h.square(),
-}
+    both = there_and_back(model, x, lambda outputs: delta)
+    below = both.deltas.get(both.network.inputs[0])
+    return torch.zeros_like(x) if below is None else below, both.gradients
 
 
 def is_pointwise(module: nn.Module) -> bool:
@@ -479,33 +307,3 @@ def is_pointwise(module: nn.Module) -> bool:
     (True, False)
     """
     return isinstance(module, (*POINTWISE_LAYERS, Pointwise))
-
-
-def _slope(module: nn.Module, z: Tensor, h: Tensor) -> Tensor:
-    r"""$\phi'(z)$: written out, or the derivative along the vector of ones."""
-    for kind, slope in SLOPES.items():
-        if isinstance(module, kind):
-            return slope(module, z, h)
-    tangent: Tensor = torch.func.jvp(_not_in_place(module), (z,), (torch.ones_like(z),))[1]
-    return tangent
-
-
-def _not_in_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    return lambda z: module(z.clone())
-
-
-# ------------------------------------------------------------------------------- cost
-
-
-def count_flops(function: Callable[[], object]) -> int:
-    """Floating-point operations of the matrix products and convolutions of a computation.
-
-    Two for each multiply-add, as torch counts them; what is done entry by entry is not counted.
-
-    >>> a = torch.ones(2, 3)
-    >>> count_flops(lambda: a @ a.T)                         # 2 x 3 x 2 multiply-adds
-    24
-    """
-    with FlopCounterMode(display=False) as counter:
-        function()
-    return int(counter.get_total_flops())

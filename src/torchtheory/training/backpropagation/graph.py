@@ -21,19 +21,14 @@ from itertools import pairwise
 
 import networkx as nx
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.models.model import evaluation_mode
 from torchtheory.models.problem import Loss
 from torchtheory.nets.graph import GraphNetwork
-from torchtheory.tracing.chain import as_chain
-from torchtheory.training.backpropagation.chain import (
-    LayerStep,
-    collect_gradients,
-    loss_and_error,
-    pull_back,
-)
+from torchtheory.tracing.network import Operation, Value
+from torchtheory.training.backpropagation.chain import loss_and_error, pull_back
+from torchtheory.training.backpropagation.there_and_back import ThereAndBack, there_and_back
 from torchtheory.training.losses.classification import ClassificationLoss
 
 
@@ -67,7 +62,7 @@ def backpropagate_graph(
     there and once on the way back: the cost is linear in the number of edges.
 
     Args:
-        network: its vertices' modules are run in evaluation mode and left as they were.
+        network: its modules are run in evaluation mode and left as they were.
         x: `[n, features]`; y: targets as the loss takes them.
 
     >>> g = nx.DiGraph([("x", "h"), ("h", "y"), ("x", "y")])
@@ -78,43 +73,17 @@ def backpropagate_graph(
     >>> bool(found.errors["h"] == net.vertex("y")[0].weight[0, 0])       # linear: the weight h -> y
     True
     """
-    chains: dict[Hashable, list[nn.Module]] = {}
-    for v in network.order:
-        if _inner(network, v):
-            affine, after = _affine_then_activations(network, v)
-            chains[v] = [affine, *after]
-    steps: list[LayerStep] = []
-    with evaluation_mode(network), torch.no_grad():
-        values = network.values(x.detach())
-        outputs = torch.cat([values[v] for v in network.outputs], dim=1)
-        number, at_output = loss_and_error(loss, outputs, y)
-        deltas = {v: torch.zeros_like(h) for v, h in values.items()}
-        cut = [network.widths[v] for v in network.outputs]
-        for v, part in zip(network.outputs, torch.split(at_output, cut, dim=1), strict=True):
-            deltas[v] = deltas[v] + part
-        net_inputs, errors = {}, {}
-        for v in reversed(network.order):  # every successor of v has given its part by now
-            if v not in chains:
-                continue
-            before = network.predecessors[v]
-            inside = [torch.cat([values[u] for u in before], dim=1)]
-            for module in chains[v]:
-                inside.append(module(inside[-1].clone()))
-            delta = deltas[v]
-            for i in reversed(range(len(chains[v]))):
-                module = chains[v][i]
-                if i == 0:
-                    net_inputs[v], errors[v] = inside[1], delta
-                below, gradients = pull_back(module, inside[i], inside[i + 1], delta)
-                steps.append(
-                    LayerStep("", module, inside[i], inside[i + 1], delta, below, gradients)
-                )
-                delta = below
-            widths = [network.widths[u] for u in before]
-            for u, part in zip(before, torch.split(delta, widths, dim=1), strict=True):
-                deltas[u] = deltas[u] + part
-    gradients = collect_gradients(network, steps)
-    return GraphBackpropagation(number, net_inputs, values, deltas, errors, gradients)
+    both, number, _ = _passes(network, x, y, loss)
+    dealt = [network.widths[v] for v in network.inputs]
+    at_input = both.deltas[both.network.inputs[0]]
+    values = dict(zip(network.inputs, torch.split(x.detach(), dealt, 1), strict=True))
+    deltas = dict(zip(network.inputs, torch.split(at_input, dealt, 1), strict=True))
+    net_inputs, errors = {}, {}
+    for v, (affine, h) in _vertices(network, both).items():
+        (a,) = affine.outputs
+        values[v], deltas[v] = both.values[h], both.deltas[h]
+        net_inputs[v], errors[v] = both.values[a], both.deltas[a]
+    return GraphBackpropagation(number, net_inputs, values, deltas, errors, both.gradients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,26 +125,54 @@ def error_by_paths(
         )
     if not _inner(network, vertex):
         raise UnsupportedModel(f"{vertex} is an input of the network and has no net input")
-    with evaluation_mode(network), torch.no_grad():
-        values = network.values(x.detach())
-        outputs = torch.cat([values[v] for v in network.outputs], dim=1)
-        _, at_output = loss_and_error(loss, outputs, y)
-        slopes = {}
-        for v in network.order:
-            if _inner(network, v):
-                affine, after = _affine_then_activations(network, v)
-                joined = torch.cat([values[u] for u in network.predecessors[v]], dim=1)
-                slopes[v] = _slope_of_chain(after, affine(joined))[:, 0]
+    both, _, at_output = _passes(network, x, y, loss)
+    vertices = _vertices(network, both)
+    slopes = {v: _slope(both, *parts)[:, 0] for v, parts in vertices.items()}
+    weights = {v: both.values[op.arguments["weight"]][0] for v, (op, _) in vertices.items()}
     total, count = torch.zeros_like(at_output[:, 0]), 0
     for column, end in enumerate(network.outputs):
         for path in _paths(network.graph, vertex, end):
             product = at_output[:, column] * slopes[path[0]]
             for u, v in pairwise(path):
-                affine, _ = _affine_then_activations(network, v)
-                place = network.predecessors[v].index(u)
-                product = product * affine.weight.detach()[0, place] * slopes[v]
+                product = product * weights[v][network.predecessors[v].index(u)] * slopes[v]
             total, count = total + product, count + 1
     return PathSum(total, count)
+
+
+def _passes(
+    network: GraphNetwork, x: Tensor, y: Tensor, loss: Loss | ClassificationLoss
+) -> tuple[ThereAndBack, Tensor, Tensor]:
+    """Both ways, the loss, and the error at the outputs."""
+    found: list[tuple[Tensor, Tensor]] = []
+
+    def start(outputs: Tensor) -> Tensor:
+        found.append(loss_and_error(loss, outputs, y))
+        return found[-1][1]
+
+    return there_and_back(network, x, start), *found[-1]
+
+
+def _vertices(network: GraphNetwork, both: ThereAndBack) -> dict[Hashable, tuple[Operation, Value]]:
+    """Of each vertex the operation that makes its net input, and its value."""
+    returned = {path: made[0] for path, made in both.network.returned if made}
+    found = {}
+    for v in network.order:
+        if not _inner(network, v):
+            continue
+        path = network.path(v)
+        own = [op for op in both.network if any(path == layer for layer, _ in op.calls)]
+        if not own or [op.name for op in own].count("linear") != 1 or own[0].name != "linear":
+            raise UnsupportedModel(f"vertex {v} is not a dense layer followed by activations")
+        found[v] = (own[0], returned[path])
+    return found
+
+
+def _slope(both: ThereAndBack, affine: Operation, h: Value) -> Tensor:
+    """Of the activations of a vertex, at its net input."""
+    (a,) = affine.outputs
+    after = both.network.until(h, after=(a,))
+    net_input = both.values[a]
+    return pull_back(after, net_input, torch.ones_like(net_input))[0]
 
 
 def _paths(graph: nx.DiGraph, start: Hashable, end: Hashable) -> list[list[Hashable]]:
@@ -184,24 +181,5 @@ def _paths(graph: nx.DiGraph, start: Hashable, end: Hashable) -> list[list[Hasha
     return list(nx.all_simple_paths(graph, start, end))
 
 
-def _slope_of_chain(modules: list[nn.Module], a: Tensor) -> Tensor:
-    delta = torch.ones_like(a)
-    inside = [a]
-    for module in modules:
-        inside.append(module(inside[-1].clone()))
-    for i in reversed(range(len(modules))):
-        delta, _ = pull_back(modules[i], inside[i], inside[i + 1], delta)
-    return delta
-
-
 def _inner(network: GraphNetwork, v: Hashable) -> bool:
     return bool(network.predecessors.get(v))
-
-
-def _affine_then_activations(
-    network: GraphNetwork, v: Hashable
-) -> tuple[nn.Linear, list[nn.Module]]:
-    first, *after = [link.module for link in as_chain(network.vertex(v))]
-    if not isinstance(first, nn.Linear) or any(isinstance(m, nn.Linear) for m in after):
-        raise UnsupportedModel(f"vertex {v} is not a dense layer followed by activations")
-    return first, after

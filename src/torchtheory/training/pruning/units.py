@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +26,14 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.core.foreign_text import one_line
-from torchtheory.models.model import evaluation_mode, global_randomness_kept
+from torchtheory.models.evaluation import answered
+from torchtheory.models.model import PureFunction, evaluation_mode, global_randomness_kept
 from torchtheory.models.untouched import copied
 from torchtheory.nets.symmetries import HiddenLayer, hidden_layers
+from torchtheory.tracing.interpret import Call
+from torchtheory.tracing.network import Operation
+from torchtheory.tracing.passes import evaluated
+from torchtheory.tracing.recorder import record
 from torchtheory.training.pruning.masks import masked
 
 #: Inputs on which the smaller network is compared with the masked one.
@@ -302,27 +308,26 @@ def _activations(model: nn.Module, layers: list[HiddenLayer], x: Tensor) -> list
     """Root mean squares of what the outgoing layers are given, unit by unit."""
     if not isinstance(x, Tensor) or not x.ndim or not len(x):
         raise InvalidType(f"x must be a tensor of inputs [n, ...], not {described(x)}")
-    watched = copied(model)  # hooks of the user's own model are none of our business
+    function = PureFunction(model)
+    network = answered(lambda t: record(function, t), x, function.reference())
     seen: dict[str, Tensor] = {}
+    outgoing = {layer.outgoing: layer for layer in layers}
 
-    def watch(layer: HiddenLayer) -> None:
-        module = watched.get_submodule(layer.outgoing)
-
-        def look(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-            a = given[0].detach()
-            if isinstance(module, nn.Linear):
+    def step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        layer = outgoing.get(op.layer)
+        if layer is not None and "weight" in op.arguments:
+            call = Call(op, args, kwargs, len(x))
+            a, weight = call["input"], call["weight"]
+            if weight.ndim == 2:
                 parts = a.reshape(-1, layer.units, a.shape[-1] // layer.units)
             else:
-                places = a.ndim - (module.weight.ndim - 2)  # type: ignore[operator]
+                places = a.ndim - (weight.ndim - 2)
                 parts = a.reshape(-1, layer.units, *a.shape[places:]).flatten(2)
-            seen[layer.outgoing] = parts.square().mean((0, 2)).sqrt()
+            seen[op.layer] = parts.square().mean((0, 2)).sqrt()
+        return op.function(*args, **kwargs)
 
-        module.register_forward_pre_hook(look)
-
-    for layer in layers:
-        watch(layer)
-    with torch.no_grad(), evaluation_mode(watched), global_randomness_kept():
-        _run(watched, x)
+    with torch.no_grad():
+        evaluated(function, network, x, step)
     missing = [layer.outgoing for layer in layers if layer.outgoing not in seen]
     if missing:
         raise UnsupportedModel(f"layer {missing[0]} was not used on the inputs")
