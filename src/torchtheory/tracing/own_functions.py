@@ -43,9 +43,20 @@ def own_function(function: OwnFunction) -> str:
 
 
 @contextmanager
-def own_functions_seen(seen: Callable[[str, Any, tuple[Any, ...]], Any]) -> Iterator[None]:
-    """Inside, applying a known function goes through `seen(name, apply, args)`."""
+def own_functions_seen(
+    seen: Callable[[str, Any, tuple[Any, ...]], Any], *, every: bool = False
+) -> Iterator[None]:
+    """Inside, applying a known function goes through `seen(name, apply, args)`.
+
+    Args:
+        seen: what is called instead.
+        every: whether functions go through it that were given no rule as well.
+    """
     with _APPLYING:
+        if every:
+            with _all_through(seen):
+                yield
+            return
         before = [(own, vars(own).get("apply")) for own in _KNOWN.values()]
         try:
             for name, own in _KNOWN.items():
@@ -60,3 +71,21 @@ def _through(
     seen: Callable[[str, Any, tuple[Any, ...]], Any], name: str, apply: Callable[..., Any]
 ) -> Callable[..., Any]:
     return lambda *args: seen(name, apply, args)
+
+
+@contextmanager
+def _all_through(seen: Callable[[str, Any, tuple[Any, ...]], Any]) -> Iterator[None]:
+    function: Any = torch.autograd.Function
+    before, here = vars(function)["apply"], threading.get_ident()
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        own = before.__get__(None, cls)
+        if kwargs or threading.get_ident() != here:
+            return own(*args, **kwargs)
+        return seen(cls.__name__, own, args)
+
+    function.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        function.apply = before
