@@ -45,8 +45,8 @@ from torchtheory.kernels.tangent.layered_network import (
     agree,
     layered_network,
 )
-from torchtheory.kernels.tangent.parameter_uses.jacobians import Lookup, Use
 from torchtheory.kernels.tangent.parameter_uses.following import ParameterUses, ShapesDiffer
+from torchtheory.kernels.tangent.parameter_uses.jacobians import Lookup, Use
 from torchtheory.kernels.tangent.parameter_uses.rules import stays
 from torchtheory.kernels.tangent.tiles import blocks
 from torchtheory.models.cost import saved_sizes
