@@ -44,7 +44,7 @@ from torchtheory.tracing.network import (
     mapped,
     values_in,
 )
-from torchtheory.tracing.own_functions import own_functions_seen
+from torchtheory.tracing.own_functions import OwnFunction, has_rule, own_functions_seen
 from torchtheory.tracing.written_out import written_out
 
 #: Stands for the tensor that a view is taken of.
@@ -146,12 +146,12 @@ def record_function(
         %3 = relu(%2)
         return %3
     """
-    mode = _Recording("function", known or (lambda name: True))
+    mode = _Recording("function", known or (lambda name: True), opaque=True)
     x = x.clone()  # the function may write to it
     mode.starts(x, "input", "x")
     for name, tensor in parameters.items():
         mode.starts(tensor, "parameter", name)
-    with torch.enable_grad(), own_functions_seen(mode.applies, every=True), mode:
+    with torch.enable_grad(), own_functions_seen(mode.applies), mode:
         outputs = function(parameters, x)
     mode.returns(outputs)
     network = mode.network(copied=False)
@@ -332,9 +332,11 @@ class _Known:
 class _Recording(TorchFunctionMode):
     """The mode of one pass."""
 
-    def __init__(self, title: str, known: Callable[[str], bool]) -> None:
+    def __init__(self, title: str, known: Callable[[str], bool], *, opaque: bool = False) -> None:
         super().__init__()
         self.title = title
+        self.opaque = opaque
+        self.own_functions: set[str] = set()
         self.is_known = known
         self.operations: list[Operation] = []
         self.values: list[Value] = []
@@ -532,9 +534,13 @@ class _Recording(TorchFunctionMode):
                 f"torch.func.vmap (in {self._words()})"
             )
 
-    def applies(self, name: str, apply: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    def applies(
+        self, function: OwnFunction, apply: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
         """A function of the user's own is applied."""
-        if not self.is_known(name):
+        name = function.__name__
+        if not (self.opaque or (has_rule(function) and self.is_known(name))):
+            self.own_functions.add(name)
             return apply(*args)
         with torch._C.DisableTorchFunction():  # neither what it does inside nor what is asked here
             given = mapped(args, self._of)
@@ -618,7 +624,10 @@ class _Recording(TorchFunctionMode):
         kept.reverse()
         for number, op in enumerate(kept):
             op.number = number
-        return Network(self.title, self.inputs, kept, self.output, tensors, returned=self.returned)
+        return Network(
+            self.title, self.inputs, kept, self.output, tensors, returned=self.returned,
+            own_functions=frozenset(self.own_functions),
+        )  # fmt: skip
 
 
 _signature = cache(inspect.signature)
