@@ -276,9 +276,9 @@ class Derivatives(Differentiable):
 
     def find_layers(self, x: Tensor) -> None:
         """From here on work layer by layer, if that computes the same for a sample `[1, ...]`."""
-        if self.whole:
+        if self.whole or self._found is None:
             return
-        layered = layered_network(self.function, self.point, self.uses, x)
+        layered = layered_network(self.function, self.point, self.uses, self._found.network, x)
         if layered is None:
             return
         self.layered = layered

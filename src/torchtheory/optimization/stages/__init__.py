@@ -1,1 +1,1 @@
-"""Operations of a network as stages that derivatives are carried through, for all outputs or twice."""
+"""Operations of a network as stages that derivatives are carried through."""

@@ -17,8 +17,8 @@ $$
 $$
 
 where $\dot G$ is what the product is in place of $W$; for $y=\varphi(x)$, entry by entry,
-$\dot y=\varphi'(x)\dot x$ and $\dot\delta_x=\varphi'(x)\dot\delta+\varphi''(x)\delta\dot x$; and for
-a product $y=ab$ of two values $\dot y=\dot ab+a\dot b$ and
+$\dot y=\varphi'(x)\dot x$ and $\dot\delta_x=\varphi'(x)\dot\delta+\varphi''(x)\delta\dot x$; and
+for a product $y=ab$ of two values $\dot y=\dot ab+a\dot b$ and
 $\dot\delta_a=\dot\delta b+\delta\dot b$. Without the terms in $\delta$ it is the Gauss-Newton
 matrix that is multiplied.
 
