@@ -36,10 +36,10 @@ CHANGE_THE_MODEL = {"training.loop.trainer.fit", "training.initialization.initia
 NOT_CALLED = (
     "audit.engine.audit.", "audit.findings.", "core.checks.", "models.", "tracing.chain.",
     "equivariance.rules.",
-    "nets.residual.image_resnets.", "kernels.tangent.layer_pullbacks.",
+    "nets.residual.image_resnets.",
     "kernels.paths.layers.", "kernels.paths.rules.", "kernels.paths.graph.listed",
     "kernels.tangent.derivatives.",
-    "optimization.curvature.stages.", "robustness.attacks.victim.",
+    "robustness.attacks.victim.",
     "robustness.lipschitz.watched_pass.", "robustness.evaluation.robust_radius",
     "training.pruning.lottery.", "training.backpropagation.chain.is_pointwise",
     "training.backpropagation.there_and_back.",

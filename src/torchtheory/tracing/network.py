@@ -179,6 +179,8 @@ class Network:
         returned: what every call of a module gave back, in order: its path and the values; those of
             an archive are operators without calls.
         opened: records the same network again, with what a function says true to as one operation.
+        own_functions: of the user's (`torch.autograd.Function`), that are recorded as what they are
+            made of, and whose derivatives may be others.
     """
 
     title: str
@@ -190,6 +192,7 @@ class Network:
     fixed_because: str = ""
     returned: list[tuple[str, tuple[Value, ...]]] = field(default_factory=list, repr=False)
     opened: Callable[[Callable[[str], bool]], Network] | None = field(default=None, repr=False)
+    own_functions: frozenset[str] = frozenset()
 
     # -- parts -------------------------------------------------------------------------------------
 

@@ -42,21 +42,28 @@ def own_function(function: OwnFunction) -> str:
     return name
 
 
+def has_rule(function: OwnFunction) -> bool:
+    """Whether some analysis was taught it, so that it is one operation."""
+    return _KNOWN.get(function.__name__) is function
+
+
 @contextmanager
-def own_functions_seen(seen: Callable[[str, Any, tuple[Any, ...]], Any]) -> Iterator[None]:
-    """Inside, applying a known function goes through `seen(name, apply, args)`."""
+def own_functions_seen(
+    seen: Callable[[OwnFunction, Callable[..., Any], tuple[Any, ...]], Any],
+) -> Iterator[None]:
+    """Inside, what this thread applies goes through `seen(function, apply, args)`."""
     with _APPLYING:
-        before = [(own, vars(own).get("apply")) for own in _KNOWN.values()]
+        base: Any = torch.autograd.Function
+        before, here = vars(base)["apply"], threading.get_ident()
+
+        def apply(cls: OwnFunction, *args: Any, **kwargs: Any) -> Any:
+            own = before.__get__(None, cls)
+            if kwargs or threading.get_ident() != here:
+                return own(*args, **kwargs)
+            return seen(cls, own, args)
+
+        base.apply = classmethod(apply)
         try:
-            for name, own in _KNOWN.items():
-                setattr(own, "apply", staticmethod(_through(seen, name, own.apply)))  # noqa: B010
             yield
         finally:
-            for own, apply in before:
-                delattr(own, "apply") if apply is None else setattr(own, "apply", apply)
-
-
-def _through(
-    seen: Callable[[str, Any, tuple[Any, ...]], Any], name: str, apply: Callable[..., Any]
-) -> Callable[..., Any]:
-    return lambda *args: seen(name, apply, args)
+            base.apply = before

@@ -24,6 +24,15 @@ from torchtheory.tracing.recurrent_steps import IN_STEPS
 _STEPS = {plain_name(func)[0]: steps for func, steps in IN_STEPS.items()}
 
 
+def has_steps(name: str) -> bool:
+    """Whether an operation is a recurrent layer or a cell of one, by its plain name.
+
+    >>> has_steps("lstm"), has_steps("linear")
+    (True, False)
+    """
+    return name in _STEPS
+
+
 def written_out(function: Any, name: str) -> Callable[..., Any] | None:
     """The same function out of simpler ones, or None where there are none.
 
@@ -217,6 +226,13 @@ def _weight_norm(v: Tensor, g: Tensor, dim: int = 0, **_: Any) -> Tensor:
     return v * (g / _norm(v, 2, dims, keepdim=True))
 
 
+def _added(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:  # whatever the input is, also if it is not finite
+        return product
+    return (input if beta == 1 else input * beta) + product
+
+
 def _glu(input: Tensor, dim: int = -1, **_: Any) -> Tensor:
     left, right = input.chunk(2, dim)
     return left * torch.sigmoid(right)
@@ -289,11 +305,13 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "_weight_norm": _weight_norm,
     "glu": _glu,
     "bilinear": _bilinear,
-    "addmm": lambda input, mat1, mat2, beta=1, alpha=1, **_: input * beta + mat1 @ mat2 * alpha,
-    "baddbmm": lambda input, batch1, batch2, beta=1, alpha=1, **_: (
-        input * beta + batch1 @ batch2 * alpha
+    "addmm": lambda input, mat1, mat2, beta=1, alpha=1, **_: _added(
+        input, mat1 @ mat2, beta, alpha
     ),
-    "addmv": lambda input, mat, vec, beta=1, alpha=1, **_: input * beta + mat @ vec * alpha,
+    "baddbmm": lambda input, batch1, batch2, beta=1, alpha=1, **_: _added(
+        input, batch1 @ batch2, beta, alpha
+    ),
+    "addmv": lambda input, mat, vec, beta=1, alpha=1, **_: _added(input, mat @ vec, beta, alpha),
     "addcmul": lambda input, tensor1, tensor2, value=1, **_: input + tensor1 * tensor2 * value,
     "addcdiv": lambda input, tensor1, tensor2, value=1, **_: input + tensor1 / tensor2 * value,
     "lerp": lambda input, end, weight, **_: input * (1 - weight) + end * weight,

@@ -15,6 +15,8 @@ from torchtheory.kernels.tangent import kernel as tangent
 from torchtheory.kernels.tangent import layered_network
 from torchtheory.kernels.tangent.derivatives import Derivatives
 from torchtheory.kernels.tangent.kernel import empirical_ntk
+from torchtheory.models.exported import load_exported
+from torchtheory.optimization.stages.plain import Rectified
 
 
 def _normalization(kind: type[nn.Module], width: int) -> nn.Module:
@@ -234,23 +236,23 @@ def _circular(net: nn.Module) -> nn.Module:
     return net
 
 
-@pytest.mark.parametrize("change", [_with_hook, _with_own_layer, _circular])
-def test_what_is_no_such_network_goes_the_general_way(
-    change: Callable[[nn.Module], nn.Module], jacobian: Any
+@pytest.mark.parametrize(
+    ("change", "layered"), [(_with_hook, False), (_with_own_layer, True), (_circular, True)]
+)
+def test_what_is_no_chain_of_torchs_layers(
+    change: Callable[[nn.Module], nn.Module], layered: bool, jacobian: Any
 ) -> None:
     net, x = make("chain")
     net = change(net)
-    assert _layered(net, x) is None
+    assert (_layered(net, x) is not None) == layered
     full = jacobian(net, x)
     assert _close(empirical_ntk(net, x), torch.einsum("ncp,mdp->nmcd", full, full))
 
 
 def test_layers_that_compute_something_else_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = make("chain")
-    pulled = layered_network.Pointwise.pulled
-    monkeypatch.setattr(
-        layered_network.Pointwise, "pulled", lambda *given: (1.01 * pulled(*given)[0],)
-    )
+    pulled = Rectified.pulled_many
+    monkeypatch.setattr(Rectified, "pulled_many", lambda *given: (1.01 * pulled(*given)[0],))
     assert _layered(net, x) is None
 
 
@@ -361,7 +363,7 @@ def test_what_is_different_for_large_inputs_only(kind: str, jacobian: Any) -> No
     else:
         net[1] = CutOff()
     x[1:] *= 10
-    assert _layered(net, x) is None
+    assert (_layered(net, x) is None) == (kind == "hook")
     _agree_with_autograd(net, x, jacobian)
 
 
@@ -379,7 +381,7 @@ def test_buffers_in_place_of_parameters(jacobian: Any) -> None:
             _conv(), nn.ReLU(), _conv(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), layer, nn.Tanh(),
             last,
         ).double().eval()  # fmt: skip
-        assert _layered(net, _images()) is None
+        assert _layered(net, _images()) is not None
         _agree_with_autograd(net, _images(), jacobian)
 
 
@@ -518,3 +520,34 @@ def test_samples_that_are_cut_into_several_rows(jacobian: Any) -> None:
     )
     assert _layered(net, _images()) is None
     _agree_with_autograd(net, _images(), jacobian)
+
+
+class Gated(nn.Module):
+    """Functions in place of layers, and a value that channels are multiplied by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.gate = _conv(), _conv(), nn.Linear(16, 16)
+        self.last = nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.relu(self.a(x))
+        gate = torch.sigmoid(self.gate(x.mean((2, 3))))
+        x = torch.tanh(self.b(x * gate[:, :, None, None]) - 0.5 * x)
+        return self.last(nn.functional.avg_pool2d(x, 4).mean((2, 3)))
+
+
+def test_functions_in_place_of_layers(jacobian: Any) -> None:
+    torch.manual_seed(0)
+    net = Gated().double().eval()
+    assert _layered(net, _images()) is not None
+    _agree_with_autograd(net, _images(), jacobian)
+
+
+def test_an_archive_is_worked_out_like_its_module(tmp_path: Any, jacobian: Any) -> None:
+    net, x = make("shortcuts")
+    batch = {0: torch.export.Dim("n", min=2, max=64)}
+    torch.export.save(torch.export.export(net, (x,), dynamic_shapes=(batch,)), tmp_path / "net.pt2")
+    archive = load_exported(tmp_path / "net.pt2")
+    assert _layered(archive, x) is not None
+    assert _close(empirical_ntk(archive, x), empirical_ntk(net, x))

@@ -2,14 +2,15 @@ r"""Per-sample derivatives of a model, kept in factors where its operations allo
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.budget import check_time
 from torchtheory.core.checks import all_finite, described, first_entry
 from torchtheory.core.errors import (
     InvalidInput,
@@ -44,11 +45,14 @@ from torchtheory.kernels.tangent.layered_network import (
     agree,
     layered_network,
 )
+from torchtheory.kernels.tangent.parameter_uses.following import ParameterUses, ShapesDiffer
 from torchtheory.kernels.tangent.parameter_uses.jacobians import Lookup, Use
-from torchtheory.kernels.tangent.parameter_uses.watching import ParameterUses
+from torchtheory.kernels.tangent.parameter_uses.rules import stays
 from torchtheory.kernels.tangent.tiles import blocks
 from torchtheory.models.cost import saved_sizes
 from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept, raised_on
+from torchtheory.tracing.network import Network
+from torchtheory.tracing.recorder import record_function
 
 #: (parameters, batch of inputs) -> batch of outputs
 Functional = Callable[[Parameters, Tensor], Tensor]
@@ -236,21 +240,7 @@ class Differentiable:
 
 
 class PathsDiffer(Exception):
-    """The parameters did not enter as on the first sample.
-
-    Attributes:
-        names: of the parameters concerned.
-    """
-
-    def __init__(self, expected: Sequence[Use], found: Sequence[Use]) -> None:
-        super().__init__("the parameters are used differently for different samples")
-        counts = [
-            Counter((role.name, use) for use in uses for _, role in use.roles())
-            for uses in (expected, found)
-        ]
-        differ = {name for name, _ in (counts[0] - counts[1]) + (counts[1] - counts[0])}
-        # the same uses in another order
-        self.names = differ or {role.name for use in found for _, role in use.roles()}
+    """The parameters did not enter as on the first sample."""
 
 
 class Derivatives(Differentiable):
@@ -261,7 +251,6 @@ class Derivatives(Differentiable):
             differentiated as a whole.
 
     Attributes:
-        uses: operations on parameters, in the order of the computation.
         groups: the parameters that are kept in factors or Jacobians of their uses.
         sizes: of each group, for inputs like `x`.
         whole: parameters that are differentiated as a whole.
@@ -281,15 +270,15 @@ class Derivatives(Differentiable):
         self._way = 0
         self._right_at: set[tuple[int, int]] = set()
         self.whole: list[str] = []
-        self.uses: list[Use] = []
+        self._found: ParameterUses | None = None
         self.layered: LayeredNetwork | None = None
         self._find_uses(x, in_parts)
 
     def find_layers(self, x: Tensor) -> None:
         """From here on work layer by layer, if that computes the same for a sample `[1, ...]`."""
-        if self.whole:
+        if self.whole or self._found is None:
             return
-        layered = layered_network(self.function, self.point, self.uses, x)
+        layered = layered_network(self.function, self.point, self.uses, self._found.network, x)
         if layered is None:
             return
         self.layered = layered
@@ -318,45 +307,61 @@ class Derivatives(Differentiable):
         return eye[classes]
 
     def _find_uses(self, x: Tensor, in_parts: bool) -> None:
-        """Watch one sample; what cannot be followed, or comes out wrong, is taken as a whole."""
+        """Look at one sample; what cannot be followed, or comes out wrong, is taken as a whole."""
         gradient, cotangent = self.random_gradient(x[:1])
         # one without gradient is not met by this sample; if others meet it, PathsDiffer will say so
-        names = [k for k in self.names if gradient[k] is not None or not in_parts]
-        self.whole = [] if in_parts else names
-        while True:
+        names = [k for k in self.names if gradient[k] is not None]
+        # in inference mode nothing has a gradient, but for torch.func
+        in_parts = in_parts and not torch.is_inference_mode_enabled()
+        network = self._recorded(x[:1]) if in_parts else None
+        if network is not None and network.decisions:  # no two samples need take the same way
+            self._way = len(_WAYS) - 1
+        while network is not None:
             followed = [k for k in names if k not in self.whole]
-            uses = ParameterUses({k: self.point[k] for k in followed})
-            with torch.no_grad(), uses:
-                self.function(self.point, x[:1])
-            seen = {role.name for use in uses.uses for _, role in use.roles()}
-            doubtful = (uses.unknown | set(followed)) - (seen - uses.unknown)
+            found = ParameterUses(network, followed)
+            seen = {role.name for use in found.uses for _, role in use.roles()}
+            doubtful = (found.unknown | set(followed)) - (seen - found.unknown)
             if not doubtful:
-                self.uses, self._shapes = uses.uses, uses.shapes
-                doubtful = self._wrong_by(x, gradient, cotangent)
-            if not doubtful:
-                break
+                self._found = found
+                wrong = self._wrong_by(x, gradient, cotangent)
+                if not wrong:
+                    return
+                # what is wrong as a whole is not made of the operations that were recorded
+                network = None if wrong <= set(self.whole) else network
+                doubtful = wrong
             # also what is used without a gradient, behind a detach: its Jacobian is 0
             self.whole = [k for k in self.names if k in {*self.whole, *doubtful}]
+        self._found, self.whole = None, self.names
+        self._wrong_by(x, gradient, cotangent)
+
+    @property
+    def uses(self) -> list[Use]:
+        """Operations on parameters, in the order of the computation."""
+        return [] if self._found is None else self._found.uses
+
+    def _recorded(self, x: Tensor) -> Network | None:
+        """The operations of the model on one sample, if it is made of such."""
+        try:
+            return record_function(self.function, self.point, x, known=stays)
+        except (UnsupportedModel, ModelRaised):
+            return None
 
     def _wrong_by(
         self, x: Tensor, gradient: dict[str, Tensor | None], cotangent: Tensor
     ) -> set[str]:
         """Names whose gradient, put together from the uses, is not autograd's."""
         basis = self.basis(slice(None))
-        try:
-            made = self._derivatives(x[:1], basis)
-            wrong = self._differing(gradient, self._totals(made, [0], cotangent[None]))
-            if wrong:  # the uses, or vmap over the outputs, which a loop would tell
-                plain = self._derivatives(x[:1], basis, len(_WAYS) - 1)
-                truly = self._differing(gradient, self._totals(plain, [0], cotangent[None]))
-                if truly != wrong:
-                    self._way, made, wrong = self._way + 1, plain, truly
-        except PathsDiffer as differ:  # a function of the user's that torch.func runs elsewhere
-            return differ.names
+        made = self._derivatives(x[:1], basis)
+        wrong = self._differing(gradient, self._totals(made, [0], cotangent[None]))
+        if wrong:  # the uses, or vmap over the outputs, which a loop would tell
+            plain = self._derivatives(x[:1], basis, len(_WAYS) - 1)
+            truly = self._differing(gradient, self._totals(plain, [0], cotangent[None]))
+            if truly != wrong:
+                self._way, made, wrong = self._way + 1, plain, truly
         inputs, grads, _ = made
         self.groups = group_parameters(self.uses)
         self.sizes = [measure(g, self.uses, inputs, [v[:, :1] for v in grads]) for g in self.groups]
-        return {name for name in wrong if name not in self.whole}
+        return wrong
 
     def _totals(self, made: _Made, rows: list[int], along: Tensor) -> dict[str, Tensor]:
         """The gradient of a combination `[rows, C]` of some samples' outputs, from their own."""
@@ -398,7 +403,8 @@ class Derivatives(Differentiable):
         if self.layered is not None:
             return self.layered.bytes_by_output
         item = torch.finfo(self.dtype).bits // 8
-        outputs = sum(shape.numel() for shape in self._shapes)
+        shapes = [] if self._found is None else self._found.shapes
+        outputs = sum(math.prod(shape) for shape in shapes)
         whole = sum(self.point[k].numel() for k in self.whole)
         return item * (2 * outputs + 2 * whole) + 3 * self.largest_saved
 
@@ -419,12 +425,15 @@ class Derivatives(Differentiable):
             made = self._derivatives(x, basis)
             if self._right(made, x, basis):
                 return made
+            if self._way == len(_WAYS) - 1:  # it is not torch.func that is wrong
+                raise PathsDiffer
             self._way += 1
 
     def _right(self, made: _Made, x: Tensor, basis: Tensor) -> bool:
         """Whether some samples' derivatives are those that autograd gives for each alone."""
         sizes = len(x), len(basis)
-        if self._way == len(_WAYS) - 1 or sizes in self._right_at:
+        one_by_one = self._way == len(_WAYS) - 1 and self._found is None  # as autograd does it
+        if one_by_one or sizes in self._right_at:
             return True
         rows = looked_at(len(x))
         along = self._random_numbers(len(rows) * len(basis)).reshape(len(rows), -1)
@@ -463,28 +472,43 @@ class Derivatives(Differentiable):
                     raise
                 self._way += 1  # vmap knows no rule for something the model does
         samples_at_once, outputs_at_once = _WAYS[self._way if way is None else way]
-        known = {k: self.point[k] for k in self.names if k not in self.whole}
-        whole = {k: self.point[k] for k in self.whole}
-        zeros = tuple(torch.zeros(s, dtype=self.dtype, device=x.device) for s in self._shapes)
+        found, whole = self._found, {k: self.point[k] for k in self.whole}
+        shapes = [] if found is None else found.shapes
+        zeros = tuple(torch.zeros(s, dtype=self.dtype, device=x.device) for s in shapes)
 
         def one(v: Tensor) -> tuple[Any, Any, Any]:
+            uses = self._uses_of(v[None])
+
             def outputs(
                 perturbations: tuple[Tensor, ...], free: Parameters
             ) -> tuple[Tensor, tuple[Tensor, ...]]:
-                uses = ParameterUses(known, perturbations)
-                with uses:
-                    out = self.function({**self.point, **free}, v[None])
-                if uses.uses != self.uses:
-                    raise PathsDiffer(self.uses, uses.uses)
-                return out.reshape(-1), tuple(uses.inputs)
+                if uses is None:
+                    return self.function({**self.point, **free}, v[None]).reshape(-1), ()
+                out, inputs = uses.outputs(v[None], perturbations, free)
+                return out.reshape(-1), inputs
 
             _, pull, inputs = torch.func.vjp(outputs, zeros, whole, has_aux=True)  # type: ignore[misc]
             grads, jacobians = _over(pull, basis, outputs_at_once)
             return inputs, grads, tuple(jacobians.values())
 
-        inputs, grads, jacobians = _over(one, x, samples_at_once)
+        check_time()
+        try:
+            inputs, grads, jacobians = _over(one, x, samples_at_once)
+        except ShapesDiffer as differ:
+            raise PathsDiffer from differ
         # a parameter without dimensions has no third one to flatten
         return list(inputs), list(grads), [j.reshape(*j.shape[:2], -1) for j in jacobians]
+
+    def _uses_of(self, x: Tensor) -> ParameterUses | None:
+        """How the parameters enter for a sample `[1, ...]`, which may depend on what is in it."""
+        found = self._found
+        if found is None or not found.network.decisions:
+            return found
+        network = self._recorded(x)
+        own = network and ParameterUses(network, [k for k in self.names if k not in self.whole])
+        if not own or (own.uses, own.shapes, own.unknown) != (found.uses, found.shapes, set()):
+            raise PathsDiffer
+        return own
 
     def features(
         self,

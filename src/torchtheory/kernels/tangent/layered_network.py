@@ -13,65 +13,33 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.convolution.winograd import TAPS, TILE
 from torchtheory.core.budget import check_time
-from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.threads import SideBySide
 from torchtheory.core.workspace import Workspace
-from torchtheory.kernels.tangent.layer_pullbacks import (
-    Concatenation,
-    Convolution,
-    Dense,
-    Kept,
-    Largest,
-    Layer,
-    Plain,
-    Pointwise,
-    Reshaping,
-    Scaling,
-    Sum,
-    TiledConvolution,
-    of_all,
-    samples_first,
-)
 from torchtheory.kernels.tangent.parameter_uses.jacobians import Use
 from torchtheory.models.model import Parameters, PureFunction
-from torchtheory.nets.activations.table import POINTWISE_LAYERS
-from torchtheory.tracing import chain
+from torchtheory.optimization.stages.convolutions import Setting
+from torchtheory.optimization.stages.network import Step, recorded, steps_of, values_of
+from torchtheory.optimization.stages.stage import Kept, Stage, of_all, samples_first
+from torchtheory.optimization.stages.weighted import (
+    DirectConvolution,
+    Own,
+    TiledConvolution,
+    Weighted,
+)
+from torchtheory.tracing.network import Network, Operation
 
 #: Work on some of the samples.
 Work = Callable[[slice, Workspace], None]
-
-#: Layers without parameters that map samples one by one.
-_PLAIN = (
-    nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, chain.Average, nn.LPPool2d,
-    nn.ZeroPad2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.Upsample, nn.Softmax, nn.LogSoftmax,
-)  # fmt: skip
 
 #: Channels before and behind a convolution, and tiles of its output, from which on tiles pay.
 _CHANNELS, _TILES = 16, 16
 
 #: Bytes of the derivatives of a piece in the largest value.
 _CACHED = 3 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A layer of the network.
-
-    Attributes:
-        layer: the layer.
-        inputs: the steps whose values it takes, -1 for the network's input.
-        use: the operation on parameters that it is, by its number.
-        moves: whether its value depends on parameters that are followed.
-    """
-
-    layer: Layer
-    inputs: tuple[int, ...]
-    use: int | None
-    moves: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +62,11 @@ class LayersDiffer(Exception):
 
 
 class LayeredNetwork:
-    """A network of known layers, at one point.
+    """A network of known stages, at one point.
 
     Args:
-        steps: the layers, in order.
+        steps: the stages, in order.
+        uses: of a step that is an operation on followed parameters, the number of that operation.
         x: a sample.
 
     Attributes:
@@ -106,12 +75,12 @@ class LayeredNetwork:
         bytes_by_sample: memory of a sample besides.
     """
 
-    def __init__(self, steps: Sequence[Step], x: Tensor) -> None:
-        self.steps = steps
+    def __init__(self, steps: Sequence[Step], uses: dict[int, int], x: Tensor) -> None:
+        self.steps, self.uses = steps, uses
         item = x.element_size()
-        sizes = [item * v.numel() for v in self._values(x[:1])[0]]
+        sizes = [item * v.numel() for v in values_of(steps, x[:1])[0]]
         filters = [
-            item * s.layer.weight.numel() for s in steps if isinstance(s.layer, TiledConvolution)
+            item * s.stage.weight.numel() for s in steps if isinstance(s.stage, TiledConvolution)
         ]
         # every layer has its own result; the tiles of the largest are larger nine times, and what
         # is on its way to a Jacobian five times
@@ -119,9 +88,9 @@ class LayeredNetwork:
         self.bytes_by_sample = 6 * sum(sizes)
         self._largest = max(sizes)
         self.tiled = {
-            step.use: step.layer
-            for step in steps
-            if step.use is not None and isinstance(step.layer, TiledConvolution)
+            use: stage
+            for number, use in uses.items()
+            if isinstance(stage := steps[number].stage, TiledConvolution)
         }
         self._side_by_side = SideBySide()
         self._workspaces: list[Workspace] = []
@@ -137,15 +106,6 @@ class LayeredNetwork:
         """Give memory back."""
         self._workspaces.clear()
 
-    def _values(self, x: Tensor) -> tuple[list[Tensor], list[Kept]]:
-        values: list[Tensor] = []
-        kept: list[Kept] = []
-        for step in self.steps:
-            y, one = step.layer.values(*(x if i < 0 else values[i] for i in step.inputs))
-            values.append(y)
-            kept.append(one)
-        return values, kept
-
     @torch.no_grad()
     def begun(self, basis: Tensor) -> Begun:
         """What comes back through the last layers, as far as it is the same for all samples.
@@ -153,14 +113,14 @@ class LayeredNetwork:
         Args:
             basis: combinations of the outputs, `[C, outputs]`.
         """
-        number, outer, nothing = len(self.steps) - 1, basis[None], Kept(())
+        number, outer, nothing = len(self.steps) - 1, basis[None], Kept()
         grads: dict[int, Tensor] = {}
-        while number > 0 and (step := self.steps[number]).layer.same_for_all and step.moves:
+        while number > 0 and (step := self.steps[number]).stage.same_for_all and step.moves:
             if step.inputs != (number - 1,) or not self.steps[number - 1].moves:
                 break  # a branch goes round the step before it, or there is nothing to go to
-            if step.use is not None:
-                grads[step.use] = outer
-            (outer,) = step.layer.pulled(nothing, outer, Workspace(basis))
+            if number in self.uses:
+                grads[self.uses[number]] = outer
+            (outer,) = step.stage.pulled_many(nothing, outer, Workspace(basis))
             number -= 1
         return Begun(number, outer.contiguous(), grads)
 
@@ -186,7 +146,7 @@ class LayeredNetwork:
         Raises:
             LayersDiffer: if the model computes something else than its layers.
         """
-        values, kept = self._values(x)
+        values, kept = values_of(self.steps, x)
         if not agree(values[-1], expected):
             raise LayersDiffer
         inputs: dict[int, Tensor] = {}
@@ -196,25 +156,27 @@ class LayeredNetwork:
             step, own = self.steps[number], kept[number]
             if number not in outer or not step.moves:
                 continue
-            here, layer, inner = outer.pop(number), step.layer, None
-            below = [i for i in step.inputs if i >= 0 and self.steps[i].moves]
-            if step.use in into:
-                assert isinstance(layer, TiledConvolution)
+            here, stage, inner = outer.pop(number), step.stage, None
+            below, use = step.moving(self.steps), self.uses.get(number)
+            if use in into:
+                assert isinstance(stage, TiledConvolution)
                 here = of_all(here, len(x))
-                points = layer.tiles.of_outputs(here, space)
-                layer.put_jacobian(own, here, points, into[step.use], space)
-                inner = (layer.from_points(points, space),) if below else None
-            elif step.use is not None:
-                grads[step.use] = of_all(here, len(x))
+                points = stage.tiles.of_outputs(here, space)
+                stage.put_jacobian(own, here, points, into[use], space)
+                inner = (stage.from_points(points, space),) if below else None
+            elif use is not None:
+                grads[use] = of_all(here, len(x))
             if not below:
                 continue
-            for i, part in zip(step.inputs, inner or layer.pulled(own, here, space), strict=True):
+            parts = inner or stage.pulled_many(own, here, space)
+            for i, part in zip(step.inputs, parts, strict=True):
                 if i in below:
                     outer[i] = outer[i] + part if i in outer else part
-        for step, own in zip(self.steps, kept, strict=True):
-            if step.use in grads:
-                assert own.used is not None
-                inputs[step.use] = own.used
+        for number, use in self.uses.items():
+            if use in grads:
+                used = kept[number].used
+                assert used is not None
+                inputs[use] = used
         return inputs, {use: samples_first(outer) for use, outer in grads.items()}
 
     def share(
@@ -243,40 +205,42 @@ class LayeredNetwork:
 
 
 def layered_network(
-    function: object, point: Parameters, uses: Sequence[Use], x: Tensor
+    function: object, point: Parameters, uses: Sequence[Use], alone: Network, x: Tensor
 ) -> LayeredNetwork | None:
-    """The model as a network of layers, or None where it is none, or gains nothing from it.
+    """The model as a network of stages, or None where it is none, or gains nothing from it.
 
     Args:
         function: the model.
         point: its parameters.
         uses: what is known of how the followed ones enter, in order.
-        x: a sample, for which the layers are seen to compute what the model does.
+        alone: the operations of the model on one sample.
+        x: a sample, for which the stages are seen to compute what the model does.
     """
     if not isinstance(function, PureFunction) or torch.is_autocast_enabled("cpu"):
         return None
-    model = function.model
-    plain = (function.rows, function.noise, function.output, function.class_dimension)
     alike = {(p.dtype, p.device) for p in (*point.values(), x)}
-    if plain != (None,) * 4 or alike != {(x.dtype, torch.device("cpu"))}:
+    if alike != {(x.dtype, torch.device("cpu"))}:
         return None
     if x.dtype not in (torch.float32, torch.float64) or x.ndim != 4:
         return None
-    if not any(_is_tileable(m) for m in model.modules()) or any(
-        chain.is_watched(m) for m in model.modules()
-    ):
+    if not any(op.name == "conv2d" and _may_be_tiled(op) for op in alone):
         return None
-    try:
-        known = chain.as_steps(model)
-    except UnsupportedModel:
+    network = recorded(function, x)
+    if network is None:
         return None
+    followed = {role.name for use in uses for _, role in use.roles()}
     with torch.no_grad():
-        steps = _steps(known, function, point, uses, x[:1])
-        if steps is None or not any(
-            isinstance(s.layer, TiledConvolution) and s.moves for s in steps
-        ):
+        steps = steps_of(network, point, list(followed), x[:1], _convolving, in_place=False)
+        if steps is None:
             return None
-        return LayeredNetwork(steps, x)
+        values, _ = values_of(steps, x[:1])
+        if any(v.ndim not in (2, 4) for v in values) or values[-1].ndim != 2:
+            return None
+        numbers = _matched(steps, uses)
+        tiled = any(isinstance(s.stage, TiledConvolution) and s.moves for s in steps)
+        if numbers is None or not tiled:
+            return None
+        return LayeredNetwork(steps, numbers, x)
 
 
 def agree(found: Tensor, expected: Tensor) -> bool:
@@ -293,97 +257,34 @@ def agree(found: Tensor, expected: Tensor) -> bool:
     return bool((found - expected).abs().max() <= allowed)
 
 
-def _steps(
-    known: Sequence[chain.Step],
-    function: PureFunction,
-    point: Parameters,
-    uses: Sequence[Use],
-    x: Tensor,
-) -> list[Step] | None:
-    """The layers with their parameters; None if one is not known, or enters in another way."""
-    names = {id(p): name for name, p in function.model.named_parameters()}
-    followed = {role.name for use in uses for _, role in use.roles()}
-    steps: list[Step] = []
-    values: list[Tensor] = []
-    waiting = list(enumerate(uses))
-    for one in known:
-        module = one.link.module
-        own = {k: names[id(p)] for k, p in module.named_parameters() if id(p) in names}
-        if len(own) != len(list(module.parameters())):
-            return None
-        given = [x if i < 0 else values[i] for i in one.inputs]
-        layer = _layer(module, {k: point[name] for k, name in own.items()}, given)
-        if layer is None:
-            return None
-        use = None
-        if wanted := followed & set(own.values()):
-            if not waiting or {role.name for _, role in waiting[0][1].roles()} != wanted:
-                return None
-            use, _ = waiting.pop(0)
-        moves = use is not None or any(steps[i].moves for i in one.inputs if i >= 0)
-        y, _ = layer.values(*given)
-        if y.ndim not in (2, 4) or len(y) != len(x):
-            return None
-        steps.append(Step(layer, one.inputs, use, moves))
-        values.append(y)
-    read = {len(steps) - 1}
-    for number in reversed(range(len(steps))):
-        read.update(steps[number].inputs if number in read else ())
-    unread = any(s.use is not None for number, s in enumerate(steps) if number not in read)
-    return None if waiting or unread or values[-1].ndim != 2 else steps
-
-
-def _layer(module: nn.Module, own: Parameters, given: Sequence[Tensor]) -> Layer | None:
-    """One layer with its parameters, for inputs like these."""
-    x = given[0]
-    if isinstance(module, chain.Sum):
-        return Sum() if x.shape == given[1].shape else None
-    if isinstance(module, chain.Concatenation):
-        return Concatenation() if module.dim in (1, 1 - x.ndim) else None
-    if not chain.has_own_forward(module):
+def _matched(steps: Sequence[Step], uses: Sequence[Use]) -> dict[int, int] | None:
+    """The number of the use that a step is; None if steps and uses are not the same ones."""
+    names = {
+        number: set(step.stage.names.values())
+        for number, step in enumerate(steps)
+        if isinstance(step.stage, Weighted) and step.stage.names
+    }
+    expected = [{role.name for _, role in use.roles()} for use in uses]
+    if list(names.values()) != expected:
         return None
-    # a buffer in place of a parameter is not among its own
-    held = {k for k in ("weight", "bias") if getattr(module, k, None) is not None}
-    if held != own.keys():
-        return None
-    if isinstance(module, nn.Linear):
-        return Dense(own["weight"], own.get("bias")) if x.ndim == 2 else None
-    if isinstance(module, nn.Conv2d):
-        return _convolution(module, own, x)
-    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-        if module.running_mean is None or module.running_var is None:
-            return None
-        statistics = module.running_mean, module.running_var, module.eps
-        return Scaling(*statistics, own.get("weight"), own.get("bias"))
-    if own:
-        return None
-    if isinstance(module, chain.DROPPING):
-        return Reshaping(nn.Identity(), x.shape[1:])
-    if isinstance(module, chain.RESHAPING):
-        return Reshaping(module, x.shape[1:])
-    if isinstance(module, nn.MaxPool2d):
-        return Largest(module)
-    if isinstance(module, POINTWISE_LAYERS):
-        return Pointwise(module)
-    return Plain(module) if isinstance(module, _PLAIN) else None
+    return {number: use for use, number in enumerate(names)}
 
 
-def _convolution(module: nn.Conv2d, own: Parameters, x: Tensor) -> Layer | None:
-    if module.padding_mode != "zeros" or isinstance(module.padding, str) or x.ndim != 4:
-        return None
-    parameters = own["weight"], own.get("bias")
-    places = [n + 2 * p - TAPS + 1 for n, p in zip(x.shape[2:], module.padding, strict=True)]
-    tiles = (places[0] // TILE) * (places[1] // TILE)
-    if _is_tileable(module) and tiles >= _TILES:
-        return TiledConvolution(module, *parameters, x.shape[2:])
-    return Convolution(module, *parameters)
+def _convolving(own: Own, setting: Setting, x: Tensor) -> Stage:
+    """By tiles, where they take fewer multiplications, and enough of them to pay."""
+    places = [n + 2 * p - TAPS + 1 for n, p in zip(x.shape[2:], setting.padding, strict=True)]
+    many = (places[0] // TILE) * (places[1] // TILE) >= _TILES
+    plain = (setting.stride, setting.dilation, setting.groups) == ((1, 1), (1, 1), 1)
+    if many and plain and _is_large(own.weight.shape):
+        return TiledConvolution(own, setting, x.shape[2:])
+    return DirectConvolution(own, setting)
 
 
-def _is_tileable(module: nn.Module) -> bool:
-    """Whether tiles take fewer multiplications, and enough of them to pay."""
-    return (
-        isinstance(module, nn.Conv2d)
-        and module.kernel_size == (TAPS, TAPS)
-        and (module.stride, module.dilation, module.groups) == ((1, 1), (1, 1), 1)
-        and min(module.in_channels, module.out_channels) >= _CHANNELS
-    )
+def _may_be_tiled(op: Operation) -> bool:
+    return _is_large(op.arguments["weight"].shape)
+
+
+def _is_large(filters: Sequence[object]) -> bool:
+    """Whether there are many filters of 3 x 3."""
+    outputs, inputs, *size = (n for n in filters if isinstance(n, int))
+    return size == [TAPS, TAPS] and min(outputs, inputs) >= _CHANNELS

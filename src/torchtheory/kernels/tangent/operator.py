@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import ShapeMismatch
+from torchtheory.core.errors import ModelRaised, ShapeMismatch, UnsupportedModel
 from torchtheory.core.memory import bytes_of
 from torchtheory.kernels.tangent.derivatives import Differentiable, Functional
-from torchtheory.kernels.tangent.parameter_uses.watching import ParameterUses
 from torchtheory.kernels.tangent.tiles import blocks
 from torchtheory.linalg.operators import Action, LinearOperator
 from torchtheory.models.model import Parameters, flatten, global_randomness_kept
+from torchtheory.tracing.recorder import record_function
+from torchtheory.tracing.written_out import has_steps
 
 
 def jacobian_operator(
@@ -48,12 +49,21 @@ def jacobian_operator(
     # values, their derivatives and as much again for what is freed late
     chunk = max(1, bytes_of(memory) // (4 * max(1, made.saved_bytes)))
     parts = blocks(len(x), chunk)
+    recurrent = _is_recurrent(made, x[:1])
 
     def on(part: slice) -> Callable[[Parameters], Tensor]:
+        few = x[part]
+        # recurrent layers in steps, which can be differentiated twice
+        network = (
+            record_function(made.function, made.point, few, known=_whole) if recurrent else None
+        )
+
         def outputs(values: Parameters) -> Tensor:
-            # recurrent layers in steps, which can be differentiated
-            with global_randomness_kept(), ParameterUses({}):
-                return made.function({**made.point, **values}, x[part]).reshape(-1)
+            if network is not None:
+                out: Tensor = network.replay(few, parameters=values)
+                return out.reshape(-1)
+            with global_randomness_kept():
+                return made.function({**made.point, **values}, few).reshape(-1)
 
         return outputs
 
@@ -97,6 +107,20 @@ def jacobian_operator(
         dtype=made.dtype,
         device=x.device,
     )
+
+
+def _whole(name: str) -> bool:
+    """Whether an operation stays as it is."""
+    return not has_steps(name)
+
+
+def _is_recurrent(model: Differentiable, x: Tensor) -> bool:
+    """Whether the model has recurrent layers, and is made of operations that can be recorded."""
+    try:
+        network = record_function(model.function, model.point, x)
+    except (UnsupportedModel, ModelRaised):
+        return False
+    return not network.decisions and any(has_steps(op.name) for op in network)
 
 
 def ntk_operator(

@@ -13,28 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-#: Stride, padding and dilation, one number a spatial dimension, and groups.
-Setting = tuple[list[int], list[int], list[int], int]
-_RELUS = {torch.relu, torch.Tensor.relu, torch.nn.functional.relu}
-_SPATIAL = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+from torchtheory.optimization.stages.convolutions import Setting, adjoint, convolved, setting_of
+from torchtheory.tracing.interpret import Call
+from torchtheory.tracing.network import Network, Operation
 
-
-def _arguments(setting: Setting) -> tuple[Any, ...]:
-    stride, padding, dilation, groups = setting
-    return stride, padding, dilation, False, [0] * len(stride), groups
-
-
-def channels_last(tensor: Tensor) -> Tensor:
-    """Images and filters with their channels last, in which convolutions run fastest.
-
-    >>> channels_last(torch.zeros(2, 3, 4, 4)).stride()
-    (48, 1, 12, 3)
-    """
-    if tensor.ndim == 4 and tensor.is_floating_point():
-        return tensor.contiguous(memory_format=torch.channels_last)
-    return tensor
+_SPATIAL = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 
 
 def _empty(like: Tensor, shape: torch.Size) -> Tensor:
@@ -42,23 +26,9 @@ def _empty(like: Tensor, shape: torch.Size) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)
 
 
-def convolved(x: Tensor, w: Tensor, setting: Setting, bias: Tensor | None = None) -> Tensor:
-    """The convolution, channels last."""
-    x, w = channels_last(x), channels_last(w)
-    return channels_last(torch.ops.aten.convolution(x, w, bias, *_arguments(setting)))
-
-
-def adjoint(outer: Tensor, x: Tensor, w: Tensor, setting: Setting, *, to_weight: bool) -> Tensor:
-    """Its adjoint in `x` or in `w`, channels last; of the one it is in, only the shape counts."""
-    outer, x, w = channels_last(outer), channels_last(x), channels_last(w)
-    mask = [not to_weight, to_weight, False]
-    made: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-        outer, x, w, None, *_arguments(setting), mask
-    )
-    return channels_last(made[int(to_weight)])
-
-
-def _patches(x: Tensor, kernel: Sequence[int], stride: list[int], padding: list[int]) -> Tensor:
+def _patches(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
+) -> Tensor:
     """The patches that filters meet, `[n, h, w, channels x height x width]`."""
     x = x.permute(0, 2, 3, 1)
     if any(padding):
@@ -161,56 +131,47 @@ class _Gate(torch.autograd.Function):
         return _Gate.apply(outer, y), None  # type: ignore[no-untyped-call]
 
 
-class LeanConvolutions(TorchFunctionMode):
-    """Inside this block convolutions and ReLUs are differentiated as above; values are torch's own.
+def takes_lean_steps(network: Network) -> bool:
+    """Whether there is something to gain, and nothing that torch has no second derivative of."""
+    if torch.is_autocast_enabled("cpu"):
+        return False
+    lean = any(op.name == "relu" or op.name in _SPATIAL for op in network)
+    return lean and all(op.kind != "composite" for op in network)
 
-    >>> x, w = torch.randn(1, 1, 4, 4), torch.randn(2, 1, 3, 3, requires_grad=True)
-    >>> with LeanConvolutions():
-    ...     y = torch.nn.functional.conv2d(x, w, padding=1)
-    >>> bool((y == torch.nn.functional.conv2d(x, w, padding=1)).all())
+
+def lean_step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operation makes of tensors, where convolutions and ReLUs have the derivatives above.
+
+    A step of `Network.evaluate`; the values are torch's own.
+
+    >>> from torchtheory.tracing.recorder import record
+    >>> net, x = torch.nn.Conv2d(1, 2, 3, padding=1), torch.randn(1, 1, 4, 4)
+    >>> y = record(net, x).evaluate([x], 1, lean_step)
+    >>> bool((y == net(x)).all())
     True
     """
+    if op.name == "relu" and args[0].requires_grad:
+        return _Relu.apply(args[0])  # type: ignore[no-untyped-call]
+    if op.name == "view" and not (args and args[0].is_contiguous()) and "size" in op.arguments:
+        # the order in memory is ours, and no matter of the user's
+        return Call(op, args, kwargs, 0)["input"].reshape(Call(op, args, kwargs, 0)["size"])
+    if op.name in _SPATIAL:
+        made = _convolved(_SPATIAL[op.name], Call(op, args, kwargs, 0).arguments)
+        if made is not None:
+            return made
+    return op.function(*args, **kwargs)
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        named = kwargs or {}
-        if func in _RELUS and len(args) == 1 and not named.get("inplace") and args[0].requires_grad:
-            return _Relu.apply(args[0])  # type: ignore[no-untyped-call]
-        if func is torch.Tensor.view and not (
-            args[0].is_contiguous() or torch.dtype in map(type, args)
-        ):
-            func = torch.Tensor.reshape  # the order in memory is ours, and no matter of the user's
-        if func in _SPATIAL:
-            made = self._convolved(_SPATIAL[func], *args, **named)
-            if made is not None:
-                return made
-        return func(*args, **named)
 
-    def _convolved(
-        self,
-        spatial: int,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Tensor | None:
-        """None for what torch describes in words ("same"), or a single sample."""
-        if isinstance(padding, str) or input.ndim != spatial + 2:
-            return None
-        stride, padding, dilation = (
-            [n] * spatial if isinstance(n, int) else list(n) * (spatial // len(n))
-            for n in (stride, padding, dilation)
-        )
-        plain = spatial == 2 and groups == 1 and dilation == [1, 1]
-        if plain and not input.requires_grad and weight[0].numel() <= 2 * len(weight):
-            # an image of few channels: its patches are made once, and a product is all that is left
-            patches = _patches(input, weight.shape[2:], stride, padding)
-            return torch.nn.functional.linear(patches, weight.flatten(1), bias).permute(0, 3, 1, 2)
-        y: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
-            input, weight, (stride, padding, dilation, groups)
-        )
-        return y if bias is None else y + bias.reshape(-1, *[1] * spatial)
+def _convolved(spatial: int, given: dict[str, Any]) -> Tensor | None:
+    """None for what torch describes in words ("same"), or a single sample."""
+    x, w, bias = given["input"], given["weight"], given["bias"]
+    setting = setting_of(given, spatial)
+    if setting is None or x.ndim != spatial + 2:
+        return None
+    plain = spatial == 2 and setting.groups == 1 and setting.dilation == (1, 1)
+    if plain and not x.requires_grad and w[0].numel() <= 2 * len(w):
+        # an image of few channels: its patches are made once, and a product is all that is left
+        patches = _patches(x, w.shape[2:], setting.stride, setting.padding)
+        return torch.nn.functional.linear(patches, w.flatten(1), bias).permute(0, 3, 1, 2)
+    y: Tensor = _Convolution.apply(x, w, setting)  # type: ignore[no-untyped-call]
+    return y if bias is None else y + bias.reshape(-1, *[1] * spatial)

@@ -31,16 +31,16 @@ from torchtheory.models.losses import USUAL_LOSS
 from torchtheory.models.model import Parameters, global_randomness_kept, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.optimization.curvature.chain_products import (
+from torchtheory.optimization.curvature.convolution_derivatives import lean_step, takes_lean_steps
+from torchtheory.optimization.curvature.layer_products import (
     VECTORS,
-    Chain,
     Curvature,
-    chain_of,
+    LayerProducts,
+    layer_products,
 )
-from torchtheory.optimization.curvature.convolution_derivatives import (
-    LeanConvolutions,
-    channels_last,
-)
+from torchtheory.optimization.stages.convolutions import channels_last
+from torchtheory.optimization.stages.network import recorded
+from torchtheory.tracing.passes import run
 
 #: Vectors of the parameters' size that a product takes: what autograd returns and adds up, the sum
 #: of it, the gradient whose graph is kept, and a copy of the weights in another layout.
@@ -76,7 +76,7 @@ def gradient(
     total = _zeros(point)
 
     def loss(named: Parameters, part: Samples) -> Tensor:
-        return problem.loss(_outputs(problem, named, part), part.y).reshape(())
+        return problem.loss(problem.function(named, part.x), part.y).reshape(())
 
     with global_randomness_kept():
         for x, y in samples.chunks(problem.chunk):
@@ -250,7 +250,12 @@ def _checked(
 
 
 def _outputs(problem: Problem, leaves: Parameters, part: Samples) -> Tensor:
-    return problem.function(leaves, part.x)
+    """The model's outputs, with lean derivatives where it is made of known operations."""
+    function, network = problem.function, recorded(problem.function, part.x[:2])
+    if network is None or not takes_lean_steps(network):
+        return function(leaves, part.x)
+    own = {network.parameters[k]: p for k, p in leaves.items() if k in network.parameters}
+    return run(function, network, part.x, lean_step, own)
 
 
 def _slope(problem: Problem, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -331,22 +336,22 @@ def _summed(
 ) -> LinearOperator:
     """The mean over the samples of what is recorded of them.
 
-    Chains of layers are recorded by `head`, if there is one, and other networks by `record`.
+    Networks of known stages are recorded by `head`, if there is one, and others by `record`.
     """
     samples, point = _checked(problem, samples, parameters)
     count, like = sum(p.numel() for p in point.values()), _zeros(point, 0)
-    chain = None
+    staged = None
     if head is not None:
-        chain = chain_of(problem.function, point, samples.x[:1], problem.memory // 4)
-    if chain is not None and 4 * chain.bytes * len(samples) > problem.memory:
-        chain = None
-    vectors = _VECTORS if chain is None else 2 + VECTORS * chain.threads()
+        staged = layer_products(problem.function, point, samples.x[:1], problem.memory // 4)
+    if staged is not None and 4 * staged.bytes * len(samples) > problem.memory:
+        staged = None
+    vectors = _VECTORS if staged is None else 2 + VECTORS * staged.threads()
     return LinearOperator(
         (count, count),
-        _in_pieces(chain, samples, head)
-        if head is not None and chain is not None
+        _in_pieces(staged, samples, head)
+        if head is not None and staged is not None
         else _in_chunks(problem, samples, point, record),
-        batched=chain is not None,
+        batched=staged is not None,
         symmetric=True,
         dtype=like.dtype,
         device=like.device,
@@ -354,8 +359,8 @@ def _summed(
     )
 
 
-def _in_pieces(chain: Chain, samples: Samples, head: _Head) -> Callable[[Tensor], Tensor]:
-    """Products of a chain of layers with blocks of directions."""
+def _in_pieces(staged: LayerProducts, samples: Samples, head: _Head) -> Callable[[Tensor], Tensor]:
+    """Products of a network of known stages with blocks of directions."""
 
     def weighed(outputs: Tensor, y: Tensor) -> tuple[Tensor | None, Curvature]:
         slope, curvature = head(outputs, y)
@@ -364,10 +369,10 @@ def _in_pieces(chain: Chain, samples: Samples, head: _Head) -> Callable[[Tensor]
 
     with global_randomness_kept():
         pieces = [
-            chain.recorded(x, lambda outputs, y=y: weighed(outputs, y))  # type: ignore[misc]
-            for x, y in samples.chunks(chain.pieces_of(len(samples)))
+            staged.recorded(x, lambda outputs, y=y: weighed(outputs, y))  # type: ignore[misc]
+            for x, y in samples.chunks(staged.pieces_of(len(samples)))
         ]
-    return lambda V: chain.product(pieces, V)
+    return lambda V: staged.product(pieces, V)
 
 
 def _in_chunks(
@@ -380,7 +385,7 @@ def _in_chunks(
     leaves = {k: channels_last(p.detach()).requires_grad_() for k, p in point.items()}
 
     def recorded(x: Tensor, y: Tensor) -> _Product:
-        with torch.enable_grad(), global_randomness_kept(), LeanConvolutions():
+        with torch.enable_grad(), global_randomness_kept():
             return record(Samples(channels_last(x), y), leaves)
 
     fits = len(samples) <= problem.capacity

@@ -106,13 +106,26 @@ class Multiplication(OuterUse):
 
 @dataclass(frozen=True)
 class Affine(Multiplication):
-    """`linear(a, W, b)` with `W [o, d]`."""
+    """`linear(a, W, b)` with `W [o, d]`.
+
+    Attributes:
+        inside: order of the dimensions of `a` in which the one that is summed over is the last;
+            None for their own.
+        outside: that of the result in which the new one is the last and the others are as inside.
+    """
+
+    inside: tuple[int, ...] | None = None
+    outside: tuple[int, ...] | None = None
 
     def inputs(self, a: Tensor, extra: int = 0) -> Tensor:
+        if self.inside is not None:
+            a = a.permute(0, *(1 + k for k in self.inside))
         flat = a.reshape(len(a), -1, a.shape[-1])
         return F.pad(flat, (0, extra), value=1.0) if extra else flat
 
     def right(self, g: Tensor) -> Tensor:
+        if self.outside is not None:
+            g = g.permute(0, 1, *(2 + k for k in self.outside))
         return g.reshape(*g.shape[:2], -1, g.shape[-1])
 
 

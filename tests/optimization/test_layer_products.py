@@ -15,15 +15,16 @@ from torchtheory.core.errors import OutOfTime
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.activations.table import POINTWISE_LAYERS, Pointwise
-from torchtheory.optimization.curvature import chain_products, operators
-from torchtheory.optimization.curvature.chain_products import chain_of
+from torchtheory.optimization.curvature import layer_products as products
+from torchtheory.optimization.curvature import operators
+from torchtheory.optimization.curvature.layer_products import layer_products
 from torchtheory.optimization.curvature.operators import (
     fisher_operator,
     gauss_newton_operator,
     hessian_operator,
 )
-from torchtheory.optimization.curvature.stages import Workspace
-from torchtheory.optimization.curvature.weighted_stages import Convolution, DenseOfImages
+from torchtheory.optimization.stages.stage import Workspace
+from torchtheory.optimization.stages.weighted import Convolution, DenseOfImages
 
 
 class Written(nn.Module):
@@ -103,20 +104,20 @@ def problem(kind: str, count: int = 50, seed: int = 0, **more: object) -> Proble
 def by_autograd(monkeypatch):
     def make(build, given, **more):
         with monkeypatch.context() as patch:
-            patch.setattr(operators, "chain_of", lambda *_: None)
+            patch.setattr(operators, "layer_products", lambda *_: None)
             return build(given, **more)
 
     return make
 
 
 def chained(given: Problem) -> bool:
-    return chain_of(given.function, given.trainable, given.train.x[:1], 2**30) is not None
+    return layer_products(given.function, given.trainable, given.train.x[:1], 2**30) is not None
 
 
 @pytest.mark.parametrize("build", [hessian_operator, gauss_newton_operator, fisher_operator])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chain_has_autograds_products(kind, build, by_autograd, monkeypatch):
-    monkeypatch.setattr(chain_products, "_MOST", 17)  # three pieces, one of which is shorter
+    monkeypatch.setattr(products, "_MOST", 17)  # three pieces, one of which is shorter
     given = problem(kind)
     assert chained(given)
     expected = by_autograd(build, given).to_dense()
@@ -174,7 +175,7 @@ def test_losses_of_the_users_own(loss, by_autograd):
 
 
 def test_blocks_of_directions_and_threads_change_nothing(monkeypatch):
-    monkeypatch.setattr(chain_products, "_MOST", 16)
+    monkeypatch.setattr(products, "_MOST", 16)
     given = problem("images", count=130)
     operator = hessian_operator(given)
     V = torch.randn(operator.shape[0], 3, generator=torch.Generator().manual_seed(0)).double()
@@ -219,7 +220,7 @@ def test_products_in_two_threads_of_the_user():
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_product_ends_with_the_time_and_the_next_one_is_right(threads, monkeypatch):
-    monkeypatch.setattr(chain_products, "_MOST", 16)
+    monkeypatch.setattr(products, "_MOST", 16)
     operator = hessian_operator(problem("images", count=130))
     v = torch.randn(operator.shape[0]).double()
     expected = operator @ v
@@ -235,7 +236,7 @@ def test_a_product_ends_with_the_time_and_the_next_one_is_right(threads, monkeyp
 
 
 def test_an_interrupted_product_leaves_nothing_to_the_next_one(monkeypatch):
-    monkeypatch.setattr(chain_products, "_MOST", 16)
+    monkeypatch.setattr(products, "_MOST", 16)
     operator = hessian_operator(problem("images", count=64))
     v = torch.randn(operator.shape[0]).double()
     before = torch.get_num_threads()
@@ -293,7 +294,7 @@ def test_blocks_of_no_and_of_many_directions(monkeypatch):
     size = operator.shape[0]
     assert (operator @ torch.zeros(size, 0).double()).shape == (size, 0)
     expected = operator.to_dense()
-    monkeypatch.setattr(chain_products, "_TOGETHER", 7 * size)  # blocks, and one that is smaller
+    monkeypatch.setattr(products, "_TOGETHER", 7 * size)  # blocks, and one that is smaller
     torch.testing.assert_close(operator.to_dense(), expected, rtol=1e-12, atol=1e-14)
 
 
@@ -304,7 +305,7 @@ def test_threads_stay_within_the_memory():
     try:
         torch.set_num_threads(4)
         for memory, threads in ((0, 1), (7 * size, 2), (2**30, 4)):
-            chain = chain_of(given.function, given.trainable, given.train.x[:1], memory)
+            chain = layer_products(given.function, given.trainable, given.train.x[:1], memory)
             assert chain is not None
             assert chain.threads() == threads
         assert hessian_operator(given).memory == given.memory - 14 * size
@@ -374,10 +375,49 @@ def _replaced_forward() -> nn.Module:
     return net
 
 
+class Straight(torch.autograd.Function):
+    """Signs, with the derivative of something else."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.sign(x)
+
+    @staticmethod
+    def backward(ctx, outer):
+        return 2 * outer
+
+
+class Signs(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Straight.apply(x)
+
+
+def _frozen_in_between() -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    net[0].weight.requires_grad_(False)
+    net[2].requires_grad_(False)
+    net[4].bias.requires_grad_(False)
+    return net
+
+
 @pytest.mark.parametrize("build", [
-    _hooked, _shared, _frozen, _hooked_backward, _replaced_forward,
-    lambda: _with_a_buffer("weight"), lambda: _with_a_buffer("bias"),
+    _shared, _frozen, _frozen_in_between, lambda: _with_a_buffer("weight"),
+    lambda: _with_a_buffer("bias"),
     lambda: nn.Sequential(Twice(4, 5), nn.ReLU(), nn.Linear(5, 3)),
+])  # fmt: skip
+def test_what_is_no_plain_chain_of_layers_has_autograds_products(build, by_autograd):
+    torch.manual_seed(0)
+    x, y = torch.randn(20, 4).double(), torch.randint(0, 3, (20,))
+    given = Problem(build().double(), (x, y))
+    assert chained(given)
+    for make in (hessian_operator, gauss_newton_operator):
+        expected = by_autograd(make, given).to_dense()
+        torch.testing.assert_close(make(given).to_dense(), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("build", [
+    _hooked, _hooked_backward, _replaced_forward,
+    lambda: nn.Sequential(nn.Linear(4, 5), Signs(), nn.Linear(5, 3)),
     lambda: nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.ReLU(), nn.Linear(5, 3)),
     lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3)),
     lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(), nn.Linear(5, 3)),
@@ -393,15 +433,19 @@ def test_what_is_no_such_chain_is_left_to_autograd(build, by_autograd):
     torch.testing.assert_close(hessian_operator(given).to_dense(), expected)
 
 
-@pytest.mark.parametrize("layer", [
-    nn.Conv2d(2, 4, 3, stride=2, padding=1, padding_mode="circular"),
-    nn.Conv2d(2, 4, 3, padding="same"),
+@pytest.mark.parametrize(("layer", "taken"), [
+    (nn.Conv2d(2, 4, 3, stride=2, padding=1, padding_mode="circular"), True),
+    (nn.ConvTranspose2d(2, 4, 3, stride=2, output_padding=1), True),
+    (nn.Conv2d(2, 4, 3, padding="same"), False),
 ])  # fmt: skip
-def test_convolutions_that_are_left_to_autograd(layer):
+def test_other_convolutions(layer, taken, by_autograd):
     net = nn.Sequential(layer, nn.ReLU(), nn.Flatten(), nn.LazyLinear(3)).double()
-    x, y = torch.randn(20, 2, 8, 8).double(), torch.randint(0, 3, (20,))
+    x, y = torch.randn(20, 2, 5, 5).double(), torch.randint(0, 3, (20,))
     net(x)
-    assert not chained(Problem(net, (x, y)))
+    given = Problem(net, (x, y))
+    assert chained(given) == taken
+    expected = by_autograd(hessian_operator, given).to_dense()
+    torch.testing.assert_close(hessian_operator(given).to_dense(), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_labels_that_the_loss_ignores(by_autograd):
@@ -417,7 +461,7 @@ def test_labels_that_the_loss_ignores(by_autograd):
 
 def test_what_does_not_fit_is_left_to_autograd(monkeypatch):
     small = problem("images", count=600, memory="4MiB")
-    chain = chain_of(small.function, small.trainable, small.train.x[:1], 2**30)
+    chain = layer_products(small.function, small.trainable, small.train.x[:1], 2**30)
     assert chain is not None
     assert 4 * chain.bytes * 600 > small.memory
     expected = hessian_operator(problem("images", count=600))
@@ -441,22 +485,21 @@ def test_nothing_of_the_users_is_changed():
 
 def test_images_are_not_copied_for_a_dense_layer():
     given = problem("images")
-    chain = chain_of(given.function, given.trainable, given.train.x[:1], 2**30)
+    chain = layer_products(given.function, given.trainable, given.train.x[:1], 2**30)
     assert chain is not None
-    assert isinstance(chain.stages[-1], DenseOfImages)
+    assert isinstance(chain.steps[-1].stage, DenseOfImages)
     x = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
-    assert chain.stages[-1].rows(x, None, "").data_ptr() == x.data_ptr()
+    assert chain.steps[-1].stage.rows(x, None, "").data_ptr() == x.data_ptr()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_kept_is_what_was_planned_for(kind):
     given = problem(kind)
-    chain = chain_of(given.function, given.trainable, given.train.x[:1], 2**30)
+    chain = layer_products(given.function, given.trainable, given.train.x[:1], 2**30)
     piece = chain.recorded(given.train.x, lambda y: (torch.ones_like(y), lambda u: u))
     storages = {
         t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
         for kept in piece.kept
-        for t in (kept.x, kept.outer, kept.rows)
-        if t is not None
+        for t in kept.tensors()
     }
     assert sum(storages.values()) <= 1.1 * len(given.train) * chain.bytes

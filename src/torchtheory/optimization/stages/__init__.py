@@ -1,0 +1,1 @@
+"""Operations of a network as stages that derivatives are carried through."""
