@@ -164,7 +164,7 @@ def test_the_first_screen_fits_however_much_is_said(times: int) -> None:
         told.findings[0].defect(
             "Something is wrong with it, and here is why. " * times,
             number=replace(SHARE, label="a label of some length " * times),
-            usual="below 0.05, " * times,
+            usual=below(0.05, "below 0.05, " * times),
             action="Do this first. " * times,
             area=area,
         )
