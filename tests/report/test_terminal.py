@@ -15,6 +15,7 @@ from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval
+from torchtheory.core.usual import below
 from torchtheory.report.audit_parts import STATE_MARKS
 from torchtheory.report.terminal import print_audit, print_run, print_runs
 

@@ -253,6 +253,8 @@ def _said_of(row: AreaRow, room: int, sentence: int, number: int) -> list[Text]:
         said.append(Text(_cut(row.sentence, room, sentence or 1), style=style))
     if row.number:
         words = f"{row.label}: {row.number}"
+        if len(textwrap.wrap(words, room)) > number:  # where lines are few, its samples go first
+            words = f"{row.label}: {row.number.partition(', from ')[0]}"
         usual = f"{words}; usual: {row.usual}"
         if row.usual and (undecided or len(textwrap.wrap(usual, room)) <= number):
             words = usual

@@ -189,7 +189,8 @@ def used_units(problem: Problem, record: FindingRecord) -> None:
         )
     else:
         record.fine(
-            f"Of {total:,} units, {100 * share.value:.3g}% have weights of their own.",
+            f"Of {counted(total, 'unit')} of {counted(len(rows), 'layer')}, "
+            f"{100 * share.value:.3g}% have weights of their own.",
             number=share,
             usual=usual,
         )
@@ -203,7 +204,8 @@ def _unit_weights(module: nn.Module) -> Tensor | None:
     parts: list[Tensor]
     if isinstance(module, nn.RNNBase):
         parts = [p for n, p in module.named_parameters() if "_l0" in n and "reverse" not in n]
-    elif isinstance(module, AFFINE) and isinstance(module._parameters.get("weight"), Tensor):
+    # a weight that is computed (weight_norm, spectral_norm) is none of its parameters
+    elif isinstance(module, AFFINE) and isinstance(getattr(module, "weight", None), Tensor):
         parts = [module.weight] + ([] if module.bias is None else [module.bias])
     else:
         return None
