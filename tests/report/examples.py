@@ -186,11 +186,11 @@ def audit(*, hostile: bool = False) -> Audit:
     first.defect(
         "A quarter of the units is dead." + text,
         number=first.quantities[0],
-        usual="below 0.05" + text,
+        usual=below(0.05, "below 0.05" + text),
         action="Use a leaky activation." + text,
         figure="panels",
     )
-    second.look("Gradients shrink fivefold." + text, figure="mistakes", usual="less" + text)
+    second.look("Gradients shrink fivefold." + text, figure="mistakes")
     second.fine("Inputs are of one scale." + text, area=Area.DATA)
     second.open(
         replace(SHARE, label="Distance of the classes' shares" + text, high=0.5),

@@ -15,6 +15,7 @@ from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval
+from torchtheory.core.usual import below
 from torchtheory.report.audit_parts import STATE_MARKS
 from torchtheory.report.terminal import print_audit, print_run, print_runs
 
@@ -164,7 +165,7 @@ def test_the_first_screen_fits_however_much_is_said(times: int) -> None:
         told.findings[0].defect(
             "Something is wrong with it, and here is why. " * times,
             number=replace(SHARE, label="a label of some length " * times),
-            usual="below 0.05, " * times,
+            usual=below(0.05, "below 0.05, " * times),
             action="Do this first. " * times,
             area=area,
         )

@@ -8,6 +8,9 @@ from typing import Any
 from torchtheory.core.claim import json_number
 from torchtheory.core.foreign_text import printable
 
+#: Longest name of a number that a narrow terminal shows in full, as it does all of torchtheory's.
+LONGEST_LABEL = 80
+
 #: Relative rounding of a sum in single precision.
 ROUNDING = 1e-6
 

@@ -15,7 +15,9 @@ class Usual(str):
     """What is usual of a number, in words, with its limits.
 
     Attributes:
-        low, high: the least and the largest value that is usual.
+        low, high: the least and the largest value that is usual; one of them at least is finite.
+        closed: whether the limits themselves are usual. Of those that are not, a number may be
+            called either.
 
     >>> Usual("below 0.05", high=0.05).high
     0.05
@@ -23,12 +25,19 @@ class Usual(str):
 
     low: float
     high: float
+    closed: bool
 
-    def __new__(cls, words: str, *, low: float = -math.inf, high: float = math.inf) -> Usual:
+    def __new__(
+        cls, words: str, *, low: float = -math.inf, high: float = math.inf, closed: bool = False
+    ) -> Usual:
         if not low <= high:
             raise InvalidInput(f"nothing is usual between {low:g} and {high:g}")
+        if low == -math.inf and high == math.inf:
+            raise InvalidInput(f"{words!r} has no limit that a number could be held against")
+        if low == high and not closed:
+            raise InvalidInput(f"nothing lies between {low:g} and {high:g}: close the limits")
         made = super().__new__(cls, words)
-        made.low, made.high = low, high
+        made.low, made.high, made.closed = low, high, closed
         return made
 
     def holds_all_of(self, number: Quantity) -> bool:
@@ -37,6 +46,8 @@ class Usual(str):
 
     def holds_none_of(self, number: Quantity) -> bool:
         """Whether the number is unusual wherever in its range the true value lies."""
+        if self.closed:
+            return number.high < self.low or number.low > self.high
         return number.high <= self.low or number.low >= self.high
 
     def samples_to_decide(self, number: Quantity) -> int | None:
@@ -70,6 +81,20 @@ def below(limit: float, words: str = "") -> Usual:
 def above(limit: float, words: str = "") -> Usual:
     """Usual is more than a limit; see `below`."""
     return Usual(words or f"above {limit:g}", low=limit)
+
+
+def at_most(limit: float, words: str = "") -> Usual:
+    """Usual is a limit or less; of a count, 0 and none of it.
+
+    >>> at_most(0, "0").holds_none_of(Quantity("a", "a", 0.0, 0.0, 3.0, "t"))   # it may be 0
+    False
+    """
+    return Usual(words or f"at most {limit:g}", high=limit, closed=True)
+
+
+def at_least(limit: float, words: str = "") -> Usual:
+    """Usual is a limit or more; see `at_most`."""
+    return Usual(words or f"{limit:g} or more", low=limit, closed=True)
 
 
 def between(low: float, high: float, words: str = "") -> Usual:

@@ -41,10 +41,11 @@ def load_network(name: str, weights: str | Path | None = None, seed: int = 0) ->
 def load_model(name: str) -> nn.Module:
     """The model that `package.module:factory` makes, or a `.pt2` archive of `torch.export`.
 
-    `factory` is a function or class that is called without arguments, or a module that exists
-    already. The current directory is searched first, as Python does for a script. An archive is
-    read as data (`torchtheory.models.exported.load_exported`); files which hold programs
-    (pickled modules, TorchScript) are refused.
+    `factory` is a function or class that is called without arguments, whose model is put into
+    evaluation mode, or a module that exists already and is taken as it is. The current directory
+    is searched first, as Python does for a script. An archive is read as data
+    (`torchtheory.models.exported.load_exported`); files which hold programs (pickled modules,
+    TorchScript) are refused.
 
     >>> type(load_model("torch.nn:ReLU")).__name__
     'ReLU'
@@ -64,7 +65,7 @@ def load_model(name: str) -> nn.Module:
     model = call_without_arguments(factory, name)
     if not isinstance(model, nn.Module):
         raise InvalidType(f"{name}() returned a {type(model).__name__}, not an nn.Module")
-    return model
+    return model.eval()  # nobody else could have done so
 
 
 # Longer than the names of any network, and still a line of a table.

@@ -271,7 +271,8 @@ def short_facts(audit: AuditResult) -> list[str]:
     facts = audit.facts
     said = [f"{facts['parameters']} parameters"] if "parameters" in facts else []
     said += [facts[name] for name in ("audited", "task", "samples", "sub-sampled") if name in facts]
-    return [*said, f"took {duration(audit.seconds)}"]
+    said.append(f"took {duration(audit.seconds)}")
+    return [*said, facts["processor"]] if "processor" in facts else said
 
 
 def timing_table(findings: Sequence[AuditFinding]) -> Table:

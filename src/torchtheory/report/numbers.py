@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Protocol
 
 from markupsafe import Markup
 
@@ -61,6 +63,69 @@ def number_words(value: float) -> str:
                 return f"{_trim(f'{rounded / one:.3g}')} {name}"
     mantissa, _, power = f"{rounded:.2e}".partition("e")
     return f"{_trim(mantissa)} × 10{str(int(power)).translate(_RAISED)}"
+
+
+class Range(Protocol):
+    """What is known of a number: where the true value may lie."""
+
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+def size_words(found: Range) -> str:
+    """A number with a range, inside a sentence: true wherever in its range the number lies.
+
+    >>> from torchtheory.core.intervals import Interval
+    >>> ends = ((0.5, 0.5), (0.21, 0.34), (1.4401, 1.4422), (-math.inf, 0.3), (2.0, math.inf))
+    >>> [size_words(Interval(low, low, high, 0.95, 9, "")) for low, high in ends]
+    ['0.5', 'between 0.21 and 0.34', 'about 1.44', 'less than 0.3', 'more than 2']
+    """
+    return _range_words(found, number_words(found.low), number_words(found.high), -math.inf)
+
+
+def share_words(found: Range) -> str:
+    """A share with a range as percentages, inside a sentence; see `size_words`.
+
+    >>> from torchtheory.core.intervals import Interval
+    >>> ends = ((0.125, 0.125), (0.03, 0.091), (0.0, 0.22), (0.6, 1.0), (0.0, 1.0), (0.0, 0.0))
+    >>> [share_words(Interval(low, low, high, 0.95, 9, "")) for low, high in ends]
+    ['12.5%', 'between 3% and 9.1%', 'less than 22%', 'more than 60%', 'an unknown share', 'none']
+    """
+    low, high = max(0.0, found.low), min(1.0, found.high)
+    if low == high:
+        return "none" if low == 0 else "all" if low == 1 else _percents(low)
+    if low == 0 and high == 1:
+        return "an unknown share"
+    if high == 1:
+        return f"more than {_percents(low)}"
+    return _range_words(_Ends(low, high), _percents(low), _percents(high), 0.0)
+
+
+@dataclass(frozen=True)
+class _Ends:
+    low: float
+    high: float
+
+
+def _range_words(found: Range, low: str, high: str, least: float) -> str:
+    if found.low == found.high:
+        return low
+    if found.low <= least:
+        return "unknown" if found.high == math.inf else f"less than {high}"
+    if found.high == math.inf:
+        return f"more than {low}"
+    return f"about {low}" if low == high else f"between {low} and {high}"
+
+
+def _percents(share: float) -> str:
+    """A share in two digits, and three from a tenth on.
+
+    >>> [_percents(s) for s in (0.00213, 0.0456, 0.1234, 0.999, 1e-7)]
+    ['0.21%', '4.6%', '12.3%', '99.9%', '1e-05%']
+    """
+    return f"{100 * share:.{3 if share >= 0.1 else 2}g}%"
 
 
 def enough_digits(one: float, other: float, digits: int = 4) -> int:

@@ -22,6 +22,7 @@ from torchtheory.core.console import (
 )
 from torchtheory.core.diagnosis import Assessment, State
 from torchtheory.core.foreign_text import printable
+from torchtheory.core.quantity import LONGEST_LABEL
 from torchtheory.core.record import Cell, Table
 from torchtheory.core.statement import CounterExample
 from torchtheory.report import wording
@@ -245,15 +246,22 @@ def _screen(
 def _said_of(row: AreaRow, room: int, sentence: int, number: int) -> list[Text]:
     """What was found, the number that decides, and what to do, in at most so many lines each."""
     said = []
-    if sentence or not row.number:
+    # what is open is a number and what is usual of it, and the sentence says no more
+    undecided = row.state is State.OPEN and bool(row.number)
+    if (sentence and not undecided) or not row.number:
         style = "dim" if row.state is State.UNMEASURED else ""
         said.append(Text(_cut(row.sentence, room, sentence or 1), style=style))
     if row.number:
-        usual = f"{row.number}; usual: {row.usual}" if row.usual else row.number
-        words = _named(row.label, usual, room, min(number, 2))
-        if words == usual:  # a number without a name says less than one beside nothing
-            words = _named(row.label, row.number, room, min(number, 2))
-        said.append(Text(_cut(words, room, number), style="dim"))
+        words = f"{row.label}: {row.number}"
+        if len(textwrap.wrap(words, room)) > number:  # where lines are few, its samples go first
+            words = f"{row.label}: {row.number.partition(', from ')[0]}"
+        usual = f"{words}; usual: {row.usual}"
+        if row.usual and (undecided or len(textwrap.wrap(usual, room)) <= number):
+            words = usual
+        if len(row.label) > LONGEST_LABEL:  # of somebody else's finding
+            words = _cut(_named(row.label, row.number, room, min(number, 2)), room, number)
+        style = "" if undecided else "dim"
+        said.append(Text(textwrap.fill(printable(words), room), style=style))
     if row.action:
         style = "bold" if row.state in _SERIOUS else ""
         said.append(Text(_cut(f"→ {row.action}", room, max(sentence, 1)), style=style))

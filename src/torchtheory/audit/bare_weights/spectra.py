@@ -8,6 +8,7 @@ from torchtheory.audit.bare_weights.figures import draw_heaviest_tail, draw_spec
 from torchtheory.audit.bare_weights.survey import Survey
 from torchtheory.audit.bare_weights.wording import named_layers, say_undone
 from torchtheory.audit.engine.finding import FindingRecord
+from torchtheory.core.usual import above
 from torchtheory.report.numbers import number_text
 from torchtheory.report.wording import counted
 
@@ -59,16 +60,20 @@ def spectra(found: Survey, record: FindingRecord) -> None:
             "singular values beyond noise, middle layer",
             median_low(beyond),
         )
-    used = record.quantity(
-        "rank-used", "share of its rank that the middle layer uses", median(shares)
-    )
+    record.quantity("rank-used", "share of its rank that the middle layer uses", median(shares))
     collapsed = [m for m in wide if m.rank is not None and m.rank <= 1]
     deficient = [m for m in wide if m.rank is not None and 1 < m.rank <= m.short / 2]
+    ranks = [m.rank / m.short for m in wide if m.rank is not None]
+    usual = above(0.5, "above a half, unless it was factorized on purpose")
+    least = record.quantity(
+        "least-rank", "rank of a layer over the largest it could have, the least of all layers",
+        min(ranks),
+    ) if ranks else None  # fmt: skip
     if collapsed:
         record.defect(
             f"{named_layers(collapsed)} {_has(len(collapsed))} collapsed to a single direction.",
-            number=used,
-            usual="above a tenth",
+            number=least,
+            usual=usual,
             action="Train again with another initialization or a smaller step: what has collapsed "
             "does not come back.",
             figure="spectra",
@@ -77,16 +82,16 @@ def spectra(found: Survey, record: FindingRecord) -> None:
         record.look(
             f"{named_layers(deficient)} {_use(len(deficient))} at most half of the possible "
             "directions.",
-            number=used,
-            usual="full rank, unless it was factorized on purpose",
+            number=least,
+            usual=usual,
             action="A narrower layer would do the same at less cost.",
             figure="spectra",
         )
     else:
         record.fine(
             f"The middle layer uses {_percent(median(shares))} of the directions it has.",
-            number=used,
-            usual="above a tenth",
+            number=least,
+            usual=usual if ranks else None,
             figure="spectra",
         )
 

@@ -10,6 +10,7 @@ from torchtheory.audit.bare_weights.survey import Matrix, Survey, Values
 from torchtheory.audit.bare_weights.values import SOME
 from torchtheory.audit.bare_weights.wording import named_layers
 from torchtheory.audit.engine.finding import FindingRecord
+from torchtheory.core.usual import at_most
 from torchtheory.report.wording import counted
 
 
@@ -56,7 +57,7 @@ def origin(found: Survey, record: FindingRecord) -> None:
             + (f"all {len(fresh)} layers" if len(fresh) > 1 else f"its layer {fresh[0].name}")
             + " cannot be told from freshly drawn weights.",
             number=number,
-            usual="0",
+            usual=at_most(0, "0"),
             action="Check whether this is the checkpoint you meant, and whether the weights were "
             "loaded before they were saved.",
         )
@@ -70,14 +71,14 @@ def origin(found: Survey, record: FindingRecord) -> None:
             f"{named_layers(fresh)} cannot be told from freshly drawn weights, though the network "
             "was trained.",
             number=number,
-            usual="0, unless layers are frozen on purpose",
+            usual=at_most(0, "0, unless layers are frozen on purpose"),
             action="Check whether these layers are used, and whether the optimizer has them.",
         )
     else:
         record.fine(
             "No layer looks as it was drawn: training left its trace.",
             number=number,
-            usual="0",
+            usual=at_most(0, "0"),
         )
 
 
@@ -128,7 +129,6 @@ def statistics(found: Survey, record: FindingRecord) -> None:
     if broken:
         record.defect(
             f"The running statistics of {_places(broken)} are negative, NaN or infinite.",
-            usual="finite and positive",
             action="Go back to a checkpoint from before the loss became NaN.",
         )
     if still:
@@ -138,13 +138,12 @@ def statistics(found: Survey, record: FindingRecord) -> None:
             f"The running statistics of {_places(still)} are those of the start (mean 0, variance "
             "1): they were reset, or never estimated.",
             number=number,
-            usual="0",
+            usual=at_most(0, "0"),
             action=again,
         )
     if flat:
         record.look(
             f"Some channels of {_places(flat)} have no variance: they are constant.",
-            usual="none",
             action="What is constant can be cut off.",
         )
     if not record.assessments:
@@ -153,7 +152,7 @@ def statistics(found: Survey, record: FindingRecord) -> None:
             if total > 1
             else "The running statistics were estimated.",
             number=number,
-            usual="0",
+            usual=at_most(0, "0"),
         )
 
 

@@ -16,6 +16,7 @@ from torchtheory.audit.bare_weights.wording import (
 )
 from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.diagnosis import Area, Assessment, State
+from torchtheory.core.usual import at_most, below
 from torchtheory.report.numbers import number_text
 from torchtheory.report.wording import counted
 
@@ -50,7 +51,7 @@ def values(found: Survey, record: FindingRecord) -> None:
         record.defect(
             f"{counted(bad, 'number')} in {named_tensors(broken)} {are(bad)} NaN or infinite.",
             number=number,
-            usual="0",
+            usual=at_most(0, "0"),
             action="Go back to a checkpoint from before the loss became NaN, and train on with a "
             "smaller step or clipped gradients.",
         )
@@ -66,7 +67,7 @@ def values(found: Survey, record: FindingRecord) -> None:
             number=record.quantity(
                 "overflowing", "largest number whose square overflows", max(t.largest for t in huge)
             ),
-            usual="below 1e100",
+            usual=below(1e100, "below 1e100"),
             action="Check how the weights were saved: no layer computes with such numbers.",
         )
     zeros = sum(m.values.zeros for m in found.matrices)
@@ -80,7 +81,7 @@ def values(found: Survey, record: FindingRecord) -> None:
                 f"{named_layers(empty)} {are(len(empty))} nothing but zeros, and "
                 f"{_pass(len(empty))} no signal.",
                 number=share,
-                usual="none",
+                usual=at_most(0, "none"),
                 action="Check whether the weights were saved and loaded under the right names, and "
                 "whether the layer is trained.",
             )
@@ -88,7 +89,7 @@ def values(found: Survey, record: FindingRecord) -> None:
             record.look(
                 f"More than half of the weights of {named_layers(sparse)} are exactly 0.",
                 number=share,
-                usual="0, unless the network was pruned",
+                usual=at_most(0, "0, unless the network was pruned"),
                 action="If it was not pruned, look for a mask or a wrong initialization.",
             )
     kinds: dict[str, int] = {}
@@ -101,7 +102,9 @@ def values(found: Survey, record: FindingRecord) -> None:
         say_unseen(found, record, "Values of the weights")
     elif not broken:
         record.fine(
-            f"All {found.parameters:,} weights are finite numbers.", number=number, usual="0"
+            f"All {found.parameters:,} weights are finite numbers.",
+            number=number,
+            usual=at_most(0, "0"),
         )
     record.table(
         "tensors",
@@ -153,14 +156,15 @@ def scale(found: Survey, record: FindingRecord) -> None:
     logs = [math.log(m.gain) for m in compared]
     middle = median(logs)
     spread = 1.4826 * median([abs(x - middle) for x in logs])
+    limit = math.exp(max(math.log(TIMES), DEVIATIONS * spread))
     odd = [
         (abs(x - middle), m)
         for x, m in zip(logs, compared, strict=True)
-        if abs(x - middle) > max(math.log(TIMES), DEVIATIONS * spread)
+        if abs(x - middle) > math.log(limit)
     ]
     apart = math.exp(max(abs(x - middle) for x in logs))
     number = record.quantity("gain-apart", "layer farthest from the usual gain, in times", apart)
-    usual = f"below {TIMES:g} times"
+    usual = below(limit, f"below {limit:.3g} times")
     if odd:
         worst = max(odd, key=lambda pair: pair[0])[1]
         which = "larger" if math.log(worst.gain) > middle else "smaller"
@@ -191,28 +195,37 @@ def units(found: Survey, record: FindingRecord) -> None:
         ("layer", "units", "without incoming weights", "copies of another", "inputs never read"),
         [(m.name, m.rows, m.units.silent, m.units.copies, m.units.unread) for m in layers],
     )
-    dead = record.quantity("silent-units", "share of units without weights", silent / rows)
-    same = record.quantity("copied-units", "share of units that copy another", copies / rows)
+    record.quantity("silent-units", "share of units without weights", silent / rows)
+    record.quantity("copied-units", "share of units that copy another", copies / rows)
     worst = max(layers, key=lambda m: m.units.silent / m.rows)
+    dead = record.quantity(
+        "silent-units-of-a-layer", "share of units without weights, in the layer with most of them",
+        worst.units.silent / worst.rows,
+    )  # fmt: skip
+    few = below(SOME, f"below {SOME:.0%}")
     told = f"{worst.units.silent} of {worst.rows} units of {worst.name} have no incoming weights."
     action = "Use a smaller step or another activation; what has died can be cut off."
     if worst.units.silent >= MANY * worst.rows:
-        record.defect(told, number=dead, usual="below 2%", action=action)
+        record.defect(told, number=dead, usual=few, action=action)
     elif worst.units.silent > SOME * worst.rows:
-        record.look(told, number=dead, usual="below 2%", action=action)
+        record.look(told, number=dead, usual=few, action=action)
     twin = max(layers, key=lambda m: m.units.copies / m.rows)
+    same = record.quantity(
+        "copied-units-of-a-layer", "share of units that copy another, in the layer with most of "
+        "them", twin.units.copies / twin.rows,
+    )  # fmt: skip
     told = f"{twin.units.copies} of {twin.rows} units of {twin.name} are copies of another unit."
     action = "Draw the initial weights at random: equal units have equal gradients and stay equal."
     if twin.units.copies >= MANY * twin.rows:
-        record.defect(told, number=same, usual="0", action=action)
+        record.defect(told, number=same, usual=few, action=action)
     elif twin.units.copies > SOME * twin.rows:
-        record.look(told, number=same, usual="0", action=action)
+        record.look(told, number=same, usual=few, action=action)
     if not record.assessments:
         record.fine(
             f"Of {counted(rows, 'unit')}, {silent or 'none'} {are(silent)} without weights and "
             f"{copies or 'none'} {are(copies)} copies of another.",
             number=dead,
-            usual="below 2%",
+            usual=few,
         )
 
 

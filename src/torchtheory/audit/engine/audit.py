@@ -18,6 +18,7 @@ from torch import nn
 from torchtheory import __version__
 from torchtheory.audit.engine.diagnosis import (
     CHANGED,
+    PROCESSOR,
     chosen_pictures,
     verdict_sentence,
     why_silent,
@@ -75,7 +76,17 @@ WORTHWHILE = 1.5
 GRADIENTS, OUTPUTS_EACH = 10, 5
 
 #: The findings that decide an area in little time, in the order they come, before all others.
-DECIDERS = ("risk", "training-end")
+DECIDERS = ("risk", "position-errors", "training-end")
+
+#: Those that are always there, whatever the time: the outputs, and how often they are wrong. They
+#: get as many samples as there is time for, and are not stopped.
+ALWAYS = ("risk", "position-errors")
+
+#: Seconds for the outputs that no budget is too small for.
+AT_ONCE = 0.25
+
+#: Share of a core below which it is said how much of one there was, and least seconds to tell.
+CORE, TOLD = 0.7, 0.5
 
 
 @dataclass(slots=True)
@@ -115,6 +126,11 @@ class Audit:
     def undone(self) -> list[FindingRecord]:
         """The findings that there was no time for, or not enough."""
         return [f for f in self.findings if not f.complete]
+
+    @property
+    def applicable(self) -> list[FindingRecord]:
+        """The findings but for those that turned out to have nothing to say about this network."""
+        return [f for f in self.findings if not f.complete or f.says_something]
 
     @property
     def diagnosis(self) -> list[Assessment]:
@@ -267,7 +283,7 @@ def audit(
         chosen = [f for f in known.values() if only is None or f.name in only]
         if any(f.cost != "parameters" for f in chosen):
             import_differentiation()
-    start = time.perf_counter()  # imports do not count
+    start, worked = time.perf_counter(), time.process_time()  # imports do not count
     title = title or type(model).__name__
     model = as_network(model)
     before = ModelState(model)
@@ -293,7 +309,7 @@ def audit(
             seed=seed,
         )
         given = _fingerprint(problem)
-        whole, fewer = _samples_in_time(problem, start, working, seed)
+        least, whole, fewer = _samples_in_time(problem, start, working, seed)
         made: dict[str, FindingRecord] = {}
         interrupted = False
         with progress.display():
@@ -302,7 +318,11 @@ def audit(
                     threads.choose()
                     again = examine(
                         f,
-                        whole if f.whole else _enlarged(fewer, whole, planned, seed),
+                        least
+                        if f.name in ALWAYS
+                        else whole
+                        if f.whole
+                        else _enlarged(fewer, whole, planned, seed),
                         confidence=confidence,
                         seed=seed,
                         seconds=planned,
@@ -318,6 +338,7 @@ def audit(
     if interrupted:
         left = [f.name for f in chosen if f.name not in made]
         facts["interrupted"] = f"before {', '.join(left)}"
+    facts |= _processor(time.process_time() - worked, time.perf_counter() - start)
     return Audit(
         title=title,
         facts=facts,
@@ -325,6 +346,17 @@ def audit(
         seconds=time.perf_counter() - start,
         interrupted=interrupted,
     )
+
+
+def _processor(worked: float, passed: float) -> dict[str, str]:
+    """How much of a core the audit had, where so little that it did not get far.
+
+    >>> _processor(2.0, 10.0), _processor(9.0, 10.0)
+    ({'processor': 'had 20% of a core'}, {})
+    """
+    if passed < TOLD or worked >= CORE * passed:
+        return {}
+    return {PROCESSOR: f"had {worked / passed:.0%} of a core"}
 
 
 def _changed(names: Sequence[str], *, copied: bool) -> str:
@@ -354,27 +386,35 @@ def _fingerprint(problem: Problem) -> str:
 
 def _samples_in_time(
     problem: Problem, start: float, seconds: float, seed: int
-) -> tuple[Problem, Problem]:
-    """The problem on all samples whose outputs there is time for, and on fewer for gradients."""
+) -> tuple[Problem, Problem, Problem]:
+    """The problem on samples whose outputs there is always time for, on all, on some for gradients.
+
+    The first has all samples as well, unless their outputs would take most of the time.
+    """
     _ = problem.seconds_per_sample  # measured once, whatever the time
     with within(max(0.0, seconds - (time.perf_counter() - start))):
         # no pass may take so long that the time is overrun before it is looked at again
         problem.limit_chunk(problem.affordable(10, share=0.02))
         tested = 0 if problem.test is None else len(problem.test)
-        every = problem.affordable(1, share=OUTPUTS)
+        at_once = int(AT_ONCE / problem.seconds_per_sample)
+        every = max(at_once, problem.affordable(1, share=OUTPUTS))
         shorter = min(1.0, every / (len(problem.train) + tested))
         whole = problem.restricted(
             max(FEWEST, math.ceil(shorter * len(problem.train))),
             max(FEWEST, math.ceil(shorter * tested)),
             as_generator(seed),
         )
+        some = max(2, at_once, problem.affordable(1, share=0.5)) // (1 if tested == 0 else 2)
+        least = whole
+        if some < FEWEST:
+            least = whole.restricted(max(1, some), max(1, some), as_generator(seed))
         # so few that a gradient of the training loss is cheap, and the outputs at the test data
         fewer = whole.restricted(
             max(FEWEST, problem.affordable(3, share=0.04)),
             max(FEWEST, problem.affordable(1, share=0.015)),
             as_generator(seed),
         )
-    return whole, fewer
+    return least, whole, fewer
 
 
 def _enlarged(fewer: Problem, whole: Problem, planned: float, seed: int) -> Problem:
@@ -415,7 +455,8 @@ def _shared_out(
         if found.name in DECIDERS and seconds < math.inf:
             planned = max(planned, seconds / 10)
         used[found.name] = planned
-        yield found, planned, min(left(), max(OVERRUN * planned, seconds / 10))
+        most = min(left(), max(OVERRUN * planned, seconds / 10))
+        yield found, planned, math.inf if found.name in ALWAYS else most
     if seconds == math.inf:
         return
     again = [f for f in first if made[f.name].sampled]

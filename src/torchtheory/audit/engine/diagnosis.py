@@ -36,7 +36,7 @@ class Diagnosed(Protocol):
     @property
     def diagnosis(self) -> Sequence[Assessment]: ...
     @property
-    def findings(self) -> Sequence[object]: ...
+    def applicable(self) -> Sequence[object]: ...
     @property
     def undone(self) -> Sequence[object]: ...
     @property
@@ -51,6 +51,9 @@ class Diagnosed(Protocol):
 
 #: Under which fact it is said that the model is not as it was, should that ever happen.
 CHANGED = "model changed"
+
+#: Under which fact it is said how much of a core there was, where that was little.
+PROCESSOR = "processor"
 
 #: What an area is called inside a sentence.
 NOUNS = {
@@ -89,10 +92,11 @@ def verdict_sentence(audit: Diagnosed) -> str:
     head = ""
     if audit.interrupted:
         head = "The audit was interrupted. Of what it has: "
-    elif 2 * len(audit.undone) > len(audit.findings):
+    elif 2 * len(audit.undone) > len(audit.applicable):
+        had = f" ({audit.facts[PROCESSOR]})" if PROCESSOR in audit.facts else ""
         head = (
-            f"Most of this audit is not done: {len(audit.undone)} of {len(audit.findings)} "
-            "findings ran out of time. Of what was measured: "
+            f"Most of this audit is not done: {len(audit.undone)} of {len(audit.applicable)} "
+            f"findings that may apply ran out of time{had}. Of what was measured: "
         )
     sentence = _judgment(audit)
     return head + (sentence[0].lower() + sentence[1:] if head else sentence)

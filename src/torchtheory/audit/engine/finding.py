@@ -10,7 +10,7 @@ def largest_weight(problem: Problem, record: FindingRecord) -> None:
     size = record.quantity("largest-weight", "largest weight", largest)
     if largest > 1e4:
         record.defect(
-            f"A weight is as large as {largest:.2g}.", number=size, usual="below 100",
+            f"A weight is as large as {largest:.2g}.", number=size, usual=below(100),
             action="Use weight decay.",
         )
 ```
@@ -34,7 +34,7 @@ import torch
 from torchtheory.core import catalogue
 from torchtheory.core.budget import stopped_after, within
 from torchtheory.core.checks import as_function, described
-from torchtheory.core.claim import Claim
+from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.errors import InvalidInput, ModelRaised, OutOfTime, TorchTheoryError
 from torchtheory.core.estimate import Estimate
@@ -48,7 +48,7 @@ from torchtheory.core.record import Record
 from torchtheory.core.usual import Usual
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.report.numbers import number_words
+from torchtheory.report.numbers import size_words
 from torchtheory.report.results import quantity_words
 from torchtheory.report.wording import counted, tally
 
@@ -131,6 +131,12 @@ class FindingRecord(Record):
             or any(c.undone for c in self.claims)
         )
 
+    @property
+    def says_something(self) -> bool:
+        """Whether it found anything but that it does not apply."""
+        held = any(c.verdict is not Verdict.NOT_APPLICABLE for c in self.claims)
+        return held or bool(self.quantities or self.assessments or self.headlines or self.tables)
+
     def __repr__(self) -> str:
         """Title, what it says, its numbers, and what its claims came to."""
         lines = [self.title + ("" if self.complete else " (not complete: out of time)")]
@@ -152,7 +158,7 @@ class FindingRecord(Record):
         sentence: str,
         *,
         number: Quantity | None = None,
-        usual: str = "",
+        usual: Usual | None = None,
         action: str = "",
         figure: str = "",
         area: Area | None = None,
@@ -161,9 +167,10 @@ class FindingRecord(Record):
 
         Args:
             sentence: what is wrong, with its number, for a reader who knows no theory.
-            number: the quantity that decided.
-            usual: what is usual of it, such as `below(0.05)`. Unless the whole range of the number
-                lies outside of such limits, the state becomes *open*, whatever the sentence says.
+            number: the quantity that decided; none for what is so or is not.
+            usual: what is usual of it, such as `below(0.05)`, wherever there is a number. Unless
+                the whole range of the number lies outside of these limits, the state becomes
+                *open*, whatever the sentence says.
             action: what to do.
             figure: name of this finding's figure that shows it.
             area: what it is about; the finding's own unless given.
@@ -175,7 +182,7 @@ class FindingRecord(Record):
         sentence: str,
         *,
         number: Quantity | None = None,
-        usual: str = "",
+        usual: Usual | None = None,
         action: str = "",
         figure: str = "",
         area: Area | None = None,
@@ -188,7 +195,7 @@ class FindingRecord(Record):
         sentence: str,
         *,
         number: Quantity | None = None,
-        usual: str = "",
+        usual: Usual | None = None,
         figure: str = "",
         area: Area | None = None,
     ) -> None:
@@ -206,9 +213,8 @@ class FindingRecord(Record):
         What is said, and what would decide it, follows from the number and its limits.
         """
         sentence = (
-            f"{number.label[:1].upper()}{number.label[1:]} lies between "
-            f"{number_words(number.low)} and {number_words(number.high)}, and usual is {usual}: "
-            "which of the two it is cannot be told."
+            f"{number.label[:1].upper()}{number.label[1:]} is {size_words(number)}, and usual is "
+            f"{usual}: whether it is usual cannot be told."
         )
         where = self.area if area is None else Area(area)
         action = _would_decide(number, usual)
@@ -221,19 +227,29 @@ class FindingRecord(Record):
         state: State,
         sentence: str,
         number: Quantity | None,
-        usual: str,
+        usual: Usual | None,
         action: str,
         figure: str,
         area: Area | None,
     ) -> None:
-        if number is not None and isinstance(usual, Usual):
+        if (number is None) != (usual is None):
+            given = "what is usual" if number is None else f"the number {number.name!r}"
+            raise InvalidInput(
+                f"{given} was given alone: a number and what is usual of it come together"
+            )
+        if number is not None and usual is not None:
+            if not isinstance(usual, Usual):
+                raise InvalidInput(
+                    f"what is usual of {number.name!r} needs limits, as below(0.05) has: not "
+                    f"{described(usual)}"
+                )
             sure = usual.holds_all_of if state is State.FINE else usual.holds_none_of
             if not sure(number):
                 self.open(number, usual, figure=figure, area=area)
                 return
         where = self.area if area is None else Area(area)
         self.assessments.append(
-            Assessment(where, state, sentence, number, usual, action, figure, self.name)
+            Assessment(where, state, sentence, number, usual or "", action, figure, self.name)
         )
 
     def figure(
@@ -491,7 +507,8 @@ def _would_decide(number: Quantity, usual: Usual) -> str:
     """How many samples, or what else, would put a range on one side of what is usual."""
     needed = usual.samples_to_decide(number)
     if needed is None:
-        return "A larger budget may decide it."
+        more = "More samples" if number.used and not number.sampled else "A larger budget"
+        return f"{more} may decide it."
     needed = max(needed, number.used + 1)
     if number.sampled and needed <= number.population:
         there = f"{needed:,} of the {number.population:,} samples"

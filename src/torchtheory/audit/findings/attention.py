@@ -15,8 +15,10 @@ from torchtheory.audit.findings.hypotheses import deterministic
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.figure import COLORS, label_text
 from torchtheory.core.intervals import Interval
+from torchtheory.core.usual import above, below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.report.numbers import size_words
 from torchtheory.report.wording import counted
 from torchtheory.sequences.attention.watching import (
     TokenSpread,
@@ -79,13 +81,13 @@ class Judged:
     layer: str
     head: int
     entropy: Interval
-    favorite: float
+    favorite: Interval
 
     @property
     def kind(self) -> str:
         if self.entropy.low > ALL:
             return "averages"
-        if self.favorite > SAME:
+        if self.favorite.low > SAME:
             return "one and the same token"
         return "one token" if self.entropy.high < ONE else ""
 
@@ -95,12 +97,14 @@ def _range(values: Tensor, samples: Samples, confidence: float) -> Interval:
 
 
 def _judged(record: FindingRecord, heads: list[WatchedHeads], samples: Samples) -> list[Judged]:
+    # what is said of all heads holds of all at once
+    each = 1 - (1 - record.confidence) / max(1, sum(layer.heads for layer in heads))
     judged = [
         Judged(
             layer.name or layer.kind,
             h,
-            _range(layer.entropy[:, h], samples, record.confidence),
-            float(layer.favorite[:, h].mean()),
+            _range(layer.entropy[:, h], samples, each),
+            _range(layer.favorite[:, h], samples, each),
         )
         for layer in heads
         for h in range(layer.heads)
@@ -109,7 +113,15 @@ def _judged(record: FindingRecord, heads: list[WatchedHeads], samples: Samples) 
         "heads",
         ("layer", "head", "relative entropy", "from", "to", "most looked at", "what it does"),
         [
-            (j.layer, j.head, j.entropy.estimate, j.entropy.low, j.entropy.high, j.favorite, j.kind)
+            (
+                j.layer,
+                j.head,
+                j.entropy.estimate,
+                j.entropy.low,
+                j.entropy.high,
+                j.favorite.estimate,
+                j.kind,
+            )
             for j in judged
         ],
         caption="Relative entropy of a token's weights: 0 if it looks at one token, 1 if it "
@@ -124,11 +136,20 @@ def _judged(record: FindingRecord, heads: list[WatchedHeads], samples: Samples) 
             _range(whole, samples, record.confidence),
             samples=samples,
         )
+        record.quantity(
+            "least-entropy",
+            "relative entropy of attention, the head where it is least",
+            min(j.entropy.estimate for j in judged),
+            low=min(j.entropy.low for j in judged),
+            high=min(j.entropy.high for j in judged),
+            basis=f"{record.confidence:.4g} {judged[0].entropy.test}, all heads at once",
+            samples=samples,
+        )
     return judged
 
 
 def _assess_heads(record: FindingRecord, judged: Sequence[Judged], samples: Samples) -> None:
-    number = record.quantities[0]
+    number, least = record.quantities[:2]
     kinds = [j.kind for j in judged]
     average, same = kinds.count("averages"), kinds.count("one and the same token")
     part = part_of(samples)
@@ -136,8 +157,8 @@ def _assess_heads(record: FindingRecord, judged: Sequence[Judged], samples: Samp
         record.look(
             f"All {counted(len(judged), 'head')} average over the tokens they may look at"
             f"{part}: attention does nothing here that a mean would not.",
-            number=number,
-            usual=f"below {ALL:g} for some heads",
+            number=least,
+            usual=below(ALL, f"below {ALL:g} for some heads"),
             action="Train it longer or with a larger learning rate for queries and keys; if it "
             "does as well with means, it needs no attention.",
             figure="entropies",
@@ -145,16 +166,16 @@ def _assess_heads(record: FindingRecord, judged: Sequence[Judged], samples: Samp
         return
     others = []
     if average:
-        others.append(f"{average} of {counted(len(judged), 'head')} average over all tokens")
+        others.append(f"{average} of {counted(len(judged), 'head')} average over their tokens")
     if same:
         verb = "looks" if same == 1 else "look"
         others.append(f"{same} {verb} at one and the same token whatever the sample's others are")
     one = kinds.count("one token")
     if one:
         others.append(f"{one} {'looks' if one == 1 else 'look'} at one token at a time")
-    said = "; ".join(others) if others else "no head averages over all tokens or looks at one only"
+    said = "; ".join(others) or "no head is seen to average over its tokens or to look at one only"
     record.headline(
-        f"Attention has {number.value:.2g} of its largest entropy on average{part}: {said}."
+        f"On average attention has {size_words(number)} of its largest entropy{part}: {said}."
     )
 
 
@@ -169,7 +190,8 @@ def _assess_collapse(
         end = _range(last.distance, samples, record.confidence)
         number = record.quantity(
             "token-spread" if k == 0 else f"token-spread-{k + 1}",
-            f"distance of the tokens behind {last.name} from being all the same, of their size",
+            "distance of the last tokens from being all the same, of their size"
+            + (f", stack {k + 1}" if k else ""),
             end,
             samples=samples,
         )
@@ -178,11 +200,11 @@ def _assess_collapse(
             # where each position has its own output, that is lost as well
             say = record.defect if problem.task == "labeling" else record.look
             say(
-                f"Tokens become all the same with depth: behind {last.name} they differ from their "
-                f"mean by {end.estimate:.2g} of their size, and before the first layer by "
+                f"Tokens become alike with depth: behind {last.name} they differ from their "
+                f"mean by {size_words(end)} of their size, and before the first layer by "
                 f"{begin:.2g}{part_of(samples)}.",
                 number=number,
-                usual=f"above {COLLAPSED:g}",
+                usual=above(COLLAPSED),
                 action="Keep residual connections around attention, or use fewer layers.",
                 figure="depth",
             )

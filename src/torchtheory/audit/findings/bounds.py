@@ -28,8 +28,10 @@ from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.core.usual import below
 from torchtheory.kernels.paths.layers import CONVOLUTIONS
 from torchtheory.models.problem import Problem
+from torchtheory.report.numbers import share_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +322,7 @@ def _quantities(record: FindingRecord, rows: list[Row]) -> None:
             record.fine(
                 f"With {record.confidence:.0%} confidence it errs on at most {bound:.1%} of new "
                 "data.",
-                number=number, usual="below 0.5, what a coin does", figure="bounds",
+                number=number, usual=below(0.5, "below 0.5, what a coin does"), figure="bounds",
             )  # fmt: skip
 
 
@@ -332,24 +334,26 @@ def _headline(record: FindingRecord, rows: list[Row], measured: Interval | None)
         return
     vacuous = sum(row.vacuous for _, row in found)
     own = [bound for bound, row in found if not row.method.held_out]
-    said = "" if measured is None else f" (test error {measured.estimate:.1%})"
+    said = "" if measured is None else f" (test error {share_words(measured)})"
     bound, best = found[0]
+    late = any(row.missing == NO_TIME for row in rows)
+    which = "there was time for" if late else "that applies"
     if bound >= 1:
         record.headline(
-            f"Every generalization bound that applies ({len(found)}) is vacuous: it promises an "
+            f"Every generalization bound {which} ({len(found)}) is vacuous: it promises an "
             f"error of at most {bound:.2g} or more{said}.",
         )
         return
     alone = ""
     if best.method.held_out and own:
         alone = (
-            " From the training data alone, all are vacuous."
+            f" From the training data alone, every bound {which} is vacuous."
             if own[0] >= 1
             else f" From the training data alone, the best promises {own[0]:.1%}."
         )
     record.headline(
-        f"Of {len(found)} bounds that apply {vacuous} are vacuous; the best ({best.method.name}) "
-        f"promises an error of at most {bound:.1%}{said}.{alone}",
+        f"Of {len(found)} bounds {which.replace('applies', 'apply')} {vacuous} are vacuous; the "
+        f"best ({best.method.name}) promises an error of at most {bound:.1%}{said}.{alone}",
     )
 
 

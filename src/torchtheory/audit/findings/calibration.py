@@ -16,7 +16,7 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.quantity import Quantity
-from torchtheory.core.usual import below
+from torchtheory.core.usual import at_most, below
 from torchtheory.generalization.learning.calibration import (
     CalibrationTest,
     ReliabilityBin,
@@ -81,7 +81,7 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
         calibration_error(confidence, right, level=record.confidence),
         samples=samples,
     )
-    record.quantity(
+    gap = record.quantity(
         "mean-confidence-gap",
         "mean confidence minus accuracy on new data",
         _gap(confidence, right, record.confidence),
@@ -98,7 +98,7 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
         size=(4.6, 3.4),
     )
     judge_calibration(
-        record, confidence, right, error, tested, repaired, f"on {len(samples):,} test samples"
+        record, confidence, right, error, gap, tested, repaired, f"on {len(samples):,} test samples"
     )
 
 
@@ -139,9 +139,18 @@ def _gap(confidence: Tensor, right: Tensor, level: float) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A temperature, and what it does to samples it was not fitted to."""
+    """A temperature, and what it does to samples it was not fitted to.
+
+    Attributes:
+        temperature: that fits all test data best.
+        saved: share of the loss that it saves.
+        loss_before, loss_after: the loss without and with it.
+        gain: the difference, with its range.
+        bins: confidence and accuracy with it.
+    """
 
     temperature: Quantity
+    saved: Quantity
     loss_before: float
     loss_after: float
     gain: Interval
@@ -175,6 +184,7 @@ def _repair(logits: Tensor, labels: Tensor, record: FindingRecord) -> Repair | N
     ]
     before, after = (float(losses.mean()) for losses in each)
     gain = mean_interval(each[0] - each[1], record.confidence)
+    saved = loss_saved(record, gain, before)
     record.table(
         "temperature",
         ("temperature", "mean loss on the other half of the test data"),
@@ -182,8 +192,20 @@ def _repair(logits: Tensor, labels: Tensor, record: FindingRecord) -> Repair | N
         caption="Fitted on one half of the test data, tried on the other.",
     )
     confidence, right = predicted_confidence(logits[other] / half, labels[other])
-    return Repair(
-        number, before, after, gain, reliability_curve(confidence, right, level=record.confidence)
+    bins = reliability_curve(confidence, right, level=record.confidence)
+    return Repair(number, saved, before, after, gain, bins)
+
+
+def loss_saved(record: FindingRecord, gain: Interval, before: float) -> Quantity:
+    """What a temperature takes off the loss of samples that it was not fitted to, as a share."""
+    scale = max(before, 1e-300)
+    return record.quantity(
+        "loss-saved-by-temperature",
+        "share of the loss on held-out test data that a fitted temperature saves",
+        gain.estimate / scale,
+        low=gain.low / scale,
+        high=gain.high / scale,
+        basis=f"{record.confidence:.4g} {gain.test}, {gain.trials} samples",
     )
 
 
@@ -210,29 +232,41 @@ def judge_calibration(
     confidence: Tensor,
     right: Tensor,
     error: Quantity,
+    gap: Quantity,
     tested: CalibrationTest,
     repaired: Repair | None,
     where: str,
 ) -> None:
-    """Is it fine, worth a look or a defect that it is as sure as it is?"""
+    """Is it fine, worth a look or a defect that it is as sure as it is?
+
+    A temperature that lowers the loss on samples it was not fitted to settles what bins may not.
+    """
     said, true = float(confidence.mean()), float(right.double().mean())
     sentence = f"It is {said:.1%} sure on average and right {true:.1%} of the time {where}"
-    # a temperature that lowers the loss on samples it was not fitted to settles what bins may not
     fixed = repaired is not None and repaired.clearly
-    if tested.p_value > SIGNIFICANT or (error.low < SMALL and not fixed):
-        gap = "" if tested.p_value > 0.05 else ", a small gap"
-        usual: str = below(SMALL)
-        if error.low >= SMALL:
-            gap, usual = ", a gap that may be chance", f"{usual}, but for chance"
-        record.fine(f"{sentence}{gap}.", number=error, usual=usual, figure="reliability")
+    if tested.p_value > SIGNIFICANT and error.low >= SMALL:
+        record.open(error, at_most(0, "0, but for chance"), figure="reliability")
         return
+    if tested.p_value > SIGNIFICANT or (error.low < SMALL and not fixed):
+        small = "" if tested.p_value > 0.05 else ", a small gap"
+        record.fine(f"{sentence}{small}.", number=error, usual=below(SMALL), figure="reliability")
+        return
+    number, usual = error, below(SMALL)
+    if error.low < SMALL and repaired is not None:
+        number, usual = repaired.saved, at_most(0, "0, where confidence is as it should be")
     # too little confidence is a loss of information; too much misleads
-    say = record.defect if error.low > LARGE and said > true else record.look
-    way = "more" if said > true else "less"
+    say = record.defect if error.low > LARGE and gap.low > 0 else record.look
+    way = (
+        "claims to be more certain than it is"
+        if gap.low > 0
+        else "claims to be less certain than it is"
+        if gap.high < 0
+        else "is too certain of some and too little of others"
+    )
     say(
-        f"{sentence}: it claims to be {way} certain than it is.",
-        number=error,
-        usual=str(below(SMALL)),  # a repair that works has shown it where bins cannot
+        f"{sentence}: it {way}.",
+        number=number,
+        usual=usual,
         action=repair_action(repaired),
         figure="reliability",
     )

@@ -23,6 +23,7 @@ from torchtheory.audit.findings.hypotheses import (
 from torchtheory.core.budget import check_time, time_left
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.core.usual import above, below
 from torchtheory.generalization.pac_bayes.bound_training import BoundEpoch
 from torchtheory.generalization.pac_bayes.certification import RiskCertificate, risk_certificate
 from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk
@@ -33,6 +34,7 @@ from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.untouched import copied
 from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.report.numbers import share_words
 
 #: Epochs of the prior's training, of the bound's minimization and passes of the final estimate.
 PRIOR_EPOCHS, BOUND_EPOCHS, PASSES = 40, 20, 30
@@ -178,7 +180,7 @@ def prior_independence(problem: Problem, record: FindingRecord) -> None:
         f"The prior has seen the training data: it {what} {here:.1%} of it but {there:.1%} of new "
         f"data (p = {found.p_value:.1e}); a PAC-Bayes bound with this prior is not valid.",
         number=p_value,
-        usual=f"above {delta:.3g}",
+        usual=above(delta),
         action="Train the prior on a part of the data that the bound does not use, or take the "
         "random weights training began with. If the prior has not seen the training data, the "
         "test data follow another law.",
@@ -419,7 +421,8 @@ def _report(
         record.fine(
             f"PAC-Bayes certifies an error of at most {bound:.1%} for a network of this "
             "architecture that draws its weights anew for every prediction.",
-            number=number, usual="below 1, where a bound says something", figure="certificate",
+            number=number, usual=below(1, "below 1, where a bound says something"),
+            figure="certificate",
         )  # fmt: skip
     if planned.samples < len(problem.train) or planned.epochs < BOUND_EPOCHS:
         record.note(
@@ -430,7 +433,7 @@ def _report(
         record.note(
             "Whether the prior has seen the training data was not tested: that needs test data."
         )
-    said = "" if measured is None else f" (test error {measured.estimate:.1%})"
+    said = "" if measured is None else f" (test error {share_words(measured)})"
     record.headline(
         f"PAC-Bayes certifies an error of at most {bound:.1%} for a stochastic network of this "
         f"architecture{said}."

@@ -16,6 +16,7 @@ from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import at_most, below
 from torchtheory.data.duplicates import equal_rows, row_digests, shared_rows
 from torchtheory.data.neighbors import standardizer
 from torchtheory.models.problem import Problem
@@ -114,7 +115,7 @@ def repeated_samples(problem: Problem, record: FindingRecord) -> None:
             if len(copies.test)
             else f"None of {copies.compared:,} test samples is a training sample"
         )
-        record.fine(f"{few}.", number=share, usual="0, or what chance explains")
+        record.fine(f"{few}.", number=share, usual=at_most(0, "0, or what chance explains"))
 
 
 def _share(
@@ -169,7 +170,7 @@ def _accuse(problem: Problem, record: FindingRecord, copies: Copies, share: Quan
     action = (
         "Take them out of the test data: what was seen in training says nothing about new data."
     )
-    usual = "0, or what chance explains"
+    usual = at_most(0, "0, or what chance explains")
     if copies.share >= MUCH:
         record.defect(sentence, number=share, usual=usual, action=action)
         record.look(
@@ -272,7 +273,7 @@ def _contradictions(problem: Problem, record: FindingRecord, groups: list[list[i
             f"{involved:,} training samples have the input of another with another label: no "
             f"network can err on fewer than {floor.value:.1%} of the training data.",
             number=floor,
-            usual="below 0.01",
+            usual=below(MUCH),
             action="Look at the table of contradictions: are labels wrong, or is an input missing "
             "that tells these samples apart?",
         )

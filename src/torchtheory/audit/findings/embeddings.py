@@ -77,7 +77,7 @@ def embeddings(problem: Problem, record: FindingRecord) -> None:
     surely = max(0, unused - further)
     number = record.quantity(
         "unused-rows",
-        f"share of rows of {name or 'the table'} that no training sample uses",
+        "share of rows of an embedding table that no training sample uses",
         share,
         low=surely / total,
         high=share,
@@ -132,7 +132,7 @@ def _rows_of_test(problem: Problem, record: FindingRecord, trained: dict[str, Te
             f"{counted(int(strange.sum()), 'test sample')} of {len(samples):,} use rows of an "
             "embedding table that no training sample uses: what they look up was never trained.",
             number=number,
-            usual=f"below {UNTRAINED:g}",
+            usual=below(UNTRAINED),
             action="Map rare values to one row in training as well, so that this row is trained.",
         )
 
@@ -207,9 +207,10 @@ def rows_used(problem: Problem, samples: Samples) -> tuple[dict[str, Tensor], di
     is read at 0, 1, 2, … has a row for every place, and which of them are used is no matter of the
     data's words.
     """
+    known = tables(problem, samples.x)
     found = {
         name: torch.zeros(table.rows, dtype=torch.bool)
-        for name, table in tables(problem, samples.x).items()
+        for name, table in known.items()
         if not table.otherwise
     }
     most = dict.fromkeys(found, 0)
@@ -217,7 +218,7 @@ def rows_used(problem: Problem, samples: Samples) -> tuple[dict[str, Tensor], di
     for count, here in _indices(problem, samples):
         for name, index in here:
             if name in found:
-                if not _counts_up(index):
+                if not _counts_up(index, known[name].padding):
                     places.discard(name)
                 found[name][index.flatten().cpu()] = True
                 most[name] = max(most[name], -(-index.numel() // max(1, count)))
@@ -226,16 +227,24 @@ def rows_used(problem: Problem, samples: Samples) -> tuple[dict[str, Tensor], di
     return found, most
 
 
-def _counts_up(index: Tensor) -> bool:
-    """Whether what is looked up are the places themselves, the same in every sample.
+def _counts_up(index: Tensor, padding: int | None = None) -> bool:
+    """Whether what is looked up are the places themselves, counted from one number in every sample.
+
+    Places without a token may have the row of padding, as where lengths differ.
 
     >>> _counts_up(torch.arange(3).expand(2, 3)), _counts_up(torch.tensor([[4, 5], [1, 2]]))
     (True, False)
+    >>> _counts_up(torch.tensor([[2, 3, 4], [2, 3, 1]]), padding=1)
+    True
     """
     if index.ndim == 0 or index.shape[-1] < 2:
         return False
     rows = index.reshape(-1, index.shape[-1])
-    return bool((rows.diff(dim=1) == 1).all()) and bool((rows == rows[:1]).all())
+    tokens = torch.ones_like(rows, dtype=torch.bool) if padding is None else rows != padding
+    if not bool((tokens.sum(1) > 1).any()):
+        return False
+    places = rows[tokens].min() + tokens.cumsum(1) - 1
+    return bool((rows == places)[tokens].all())
 
 
 def _indices(problem: Problem, samples: Samples) -> Iterator[tuple[int, list[tuple[str, Tensor]]]]:

@@ -14,7 +14,7 @@ from torchtheory.audit.findings.hypotheses import classification, deterministic
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
-from torchtheory.core.usual import below
+from torchtheory.core.usual import above, below
 from torchtheory.equivariance.actions import Element, Group, flips, translations
 from torchtheory.equivariance.functions import constant_part, relative_defects
 from torchtheory.equivariance.layers import LayerEquivariance, equivariance_by_layer
@@ -22,6 +22,7 @@ from torchtheory.equivariance.layouts import act, input_layout
 from torchtheory.equivariance.measure import measure_equivariance
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.report.numbers import share_words, size_words
 
 #: Images looked at, at most and at least.
 MOST, FEWEST = 1024, 20
@@ -113,7 +114,10 @@ def shifted_images(problem: Problem, record: FindingRecord) -> None:
         size=(5, 2.4),
     )
     if bool((before == before[0]).all()):
-        record.headline("It names the same class for all images, so a shift tells nothing.")
+        record.headline(
+            f"It names the same class for all {len(samples):,} images tried, so a shift tells "
+            "nothing."
+        )
         return
     _assess(record, moves, samples, name, layers)
 
@@ -131,7 +135,7 @@ def _assess(
     if len(samples) < samples.population:
         part = f" (from {len(samples):,} of {samples.population:,} {name} images)"
     said = (
-        f"A shift by one pixel changes the prediction of {one.changed.estimate:.1%} of the "
+        f"A shift by one pixel changes the prediction of {share_words(one.changed)} of the "
         f"{name} images{part}"
     )
     where = _where(layers)
@@ -140,7 +144,7 @@ def _assess(
     if side < LARGE:
         record.headline(
             f"{said}; of images of {side} pixels that is a step of {1 / side:.0%} of their size. "
-            f"A horizontal flip changes {flip.changed.estimate:.1%}."
+            f"A horizontal flip changes {share_words(flip.changed)}."
         )
     elif one.changed.low > OFTEN:
         record.look(
@@ -168,7 +172,7 @@ def _where(layers: LayerEquivariance | None) -> str:
     if layers.first is not None:
         return f"Equivariance ends at {layers.first.place}, which {layers.first.reason}."
     if layers.unfollowed is None:
-        return "No layer breaks equivariance under shifts that go around."
+        return "At the images tried, no layer breaks equivariance under shifts that go around."
     return ""
 
 
@@ -329,17 +333,19 @@ def token_order(problem: Problem, record: FindingRecord) -> None:
         record.look(
             "The order of the tokens is nothing to the network: "
             + (
-                "its outputs are the same for every order"
+                f"its outputs are the same for each of {ORDERS} orders tried"
                 if "invariance" in found.assumed
-                else "its outputs are permuted as the tokens are"
+                else f"its outputs are permuted as the tokens are, in {ORDERS} orders tried"
             )
             + f"{part}.",
             number=number,
-            usual=f"above {found.rounding:.1g}, which rounding alone can make",
+            usual=above(
+                found.rounding, f"above {found.rounding:.1g}, which rounding alone can make"
+            ),
             action="If the order matters, add position encodings to the embedded tokens.",
         )
     else:
         record.headline(
-            f"Another order of the tokens changes the outputs by {number.value:.3g} of their size"
-            f"{part}."
+            f"Another order of the tokens changes the outputs by {size_words(number)} of their "
+            f"size{part}."
         )

@@ -50,6 +50,7 @@ from torchtheory.explanation.rules import Epsilon, Gamma
 from torchtheory.explanation.score import Inputs, Target
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.report.numbers import share_words, size_words
 
 #: Samples that are explained, at most and at least.
 MOST, LEAST = 256, 8
@@ -165,7 +166,7 @@ def what_it_looks_at(problem: Problem, record: FindingRecord) -> None:
             grid=(1, len(maps)),
             size=(1.9 * len(maps), 2.2),
         )
-        where = f"on {few.value:.0%} of its pixels"
+        where = f"on {share_words(few)} of its pixels"
     else:
         # those that are shown were chosen by the same samples
         together = 1 - (1 - record.confidence) / count
@@ -182,8 +183,8 @@ def what_it_looks_at(problem: Problem, record: FindingRecord) -> None:
             size=(5, 0.25 * len(bars) + 0.8),
         )
         where = (
-            f"on {few.value:.0%} of its features, with the largest share ({most.value:.0%}) on "
-            f"{bars[0][0]}"
+            f"on {share_words(few)} of its features, with the largest share ({share_words(most)}) "
+            f"on {bars[0][0]}"
         )
     record.headline(
         f"Half of what moves the output of a sample away from that of the mean input lies, on "
@@ -322,8 +323,7 @@ def _say_places(record: FindingRecord, name: str, samples: Samples, found: Cleve
     )
     number = record.quantity(
         "converted",
-        "share of samples of other classes that the most relevant place of a class converts to it, "
-        "the largest of all classes",
+        "share of other classes' samples that a class's most relevant place converts",
         largest,
         samples=samples,
     )
@@ -359,14 +359,15 @@ def _say_places(record: FindingRecord, name: str, samples: Samples, found: Cleve
         size=(1.9 * len(places[:CLASSES]), 2.4) if images else (5, 0.3 * len(places[:BARS]) + 0.8),
     )
     sentence = (
-        f"{worst.planted.estimate:.0%} of the samples of other classes are called class "
+        f"{share_words(worst.planted)} of the samples of other classes are called class "
         f"{worst.label} once they get {_where(worst)} of samples of that class"
         f"{part_of(name, samples)}"
     )
     usual = below(CONVERTED, f"below {CONVERTED:.0%}")
     if largest.low > CONVERTED:
         record.look(
-            f"{sentence}: the class hangs on this place more than on anything else.",
+            f"{sentence[0].upper()}{sentence[1:]}: the class hangs on this place more than on "
+            "anything else.",
             number=number,
             usual=usual,
             action="Look whether a tag, a frame or a leaked feature stands there, and whether new "
@@ -375,14 +376,15 @@ def _say_places(record: FindingRecord, name: str, samples: Samples, found: Cleve
         )
     elif largest.high <= CONVERTED:
         record.fine(
-            f"No small place alone makes a class of most other samples: at most {sentence}.",
+            f"The small places that hold most relevance make a class of few other samples: where "
+            f"they do most, {sentence}.",
             number=number,
             usual=usual,
             figure="places",
         )
     else:
         record.open(number, usual, figure="places")
-    record.headline(f"{sentence}.")
+    record.headline(f"{sentence[0].upper()}{sentence[1:]}.")
 
 
 def _where(place: Place) -> str:
@@ -545,11 +547,11 @@ def _judge(
 ) -> None:
     worst = max(checks, key=lambda k: (checks[k].passed is False, checks[k].last.estimate))
     number = next(q for q in record.quantities if q.name == f"{_slug(worst)}-randomized")
-    usual = f"below {LIMIT:.2f}"
+    usual = below(LIMIT, f"below {LIMIT:.2f}")
     if any(c.passed is False for c in checks.values()):
         record.look(
             f"Explanations of this network by {worst} hardly change when all weights are drawn "
-            f"anew (rank correlation {checks[worst].last.estimate:.2f}): they show the input, not "
+            f"anew (rank correlation {size_words(number)}): they show the input, not "
             f"what the network learned{part_of(name, samples)}.",
             number=number,
             usual=usual,
@@ -559,10 +561,13 @@ def _judge(
     elif all(c.passed for c in checks.values()):
         record.fine(
             f"Explanations come from the weights of the network: with weights drawn anew, the rank "
-            f"correlation is {checks[worst].last.estimate:z.2f}{part_of(name, samples)}.",
+            f"correlation is {size_words(number)}{part_of(name, samples)}.",
             number=number,
             usual=usual,
         )
+    else:
+        undecided = max(record.quantities, key=lambda q: (q.name.endswith("-randomized"), q.high))
+        record.open(undecided, usual)
     words = [f"{k} {v.estimate:z.2f}" for k, v in agreed.items()]
     if words:
         record.headline(

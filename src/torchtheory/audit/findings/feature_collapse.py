@@ -8,6 +8,7 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import part_of
 from torchtheory.audit.engine.row_statistics import row_statistic
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
+from torchtheory.core.usual import above
 from torchtheory.models.problem import Problem
 from torchtheory.tracing.last_features import last_layer_inputs
 
@@ -60,11 +61,11 @@ def feature_collapse(problem: Problem, record: FindingRecord) -> None:
     if spread.high < COLLAPSED:
         record.defect(
             "The features have collapsed: what goes into the last layer"
-            f"{f' ({place})' if place else ''} is the same for all samples up to "
+            f"{f' ({place})' if place else ''} varies from sample to sample by less than "
             f"{max(spread.high, 1e-16):.1g} of its size{part_of(samples)}, so it cannot tell "
             "them apart.",
             number=spread,
-            usual="above 0.1",
+            usual=above(COLLAPSED),
             action="Look for the layer where inputs stop mattering: dead units, weights of 0, or a "
             "bias that drowns everything else.",
         )

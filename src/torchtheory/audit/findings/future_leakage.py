@@ -10,6 +10,7 @@ from torch import Tensor
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic
 from torchtheory.core.errors import InvalidInput
+from torchtheory.core.usual import at_most
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.targets import IGNORED
@@ -100,8 +101,7 @@ def future_leakage(problem: Problem, record: FindingRecord) -> None:
     )
     number = record.quantity(
         "future-effect",
-        "largest change of an output when later inputs are replaced, of the largest output, on "
-        "the sequences tried",
+        "largest change of an output by later inputs, of the largest output",
         found.largest if not found.causal else 0.0,
     )
     _assess(record, found, number, tokens=not samples.x.is_floating_point())
@@ -118,8 +118,8 @@ def _assess(record: FindingRecord, found: Causality, number: Any, tokens: bool) 
         )
         # a headline: how well it predicts is what decides whether it is fine
         record.headline(
-            f"No output sees the {word} that it is to predict: replacing later {word}s changes "
-            f"nothing ({tried} {word}s were tried)."
+            f"Of {tried} {word}s that were tried, no output sees the {word} that it is to predict: "
+            f"replacing later {word}s changes nothing."
         )
         return
     where = "" if found.leak is None else f" It comes in by {found.leak.place}."
@@ -130,7 +130,7 @@ def _assess(record: FindingRecord, found: Causality, number: Any, tokens: bool) 
         f"its outputs, up to {ahead} ahead, by {found.largest:.2g} of the largest.{where} Its "
         "losses say nothing about its use, where the future is not known.",
         number=number,
-        usual="0",
+        usual=at_most(0, "0"),
         action=_action(found),
         figure="influence",
     )

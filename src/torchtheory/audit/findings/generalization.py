@@ -23,7 +23,7 @@ from torchtheory.core.intervals import (
     mean_interval,
     median_interval,
 )
-from torchtheory.core.usual import above, below
+from torchtheory.core.usual import Usual, above, below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.training.losses.risks import most_frequent_errors, sample_losses
@@ -170,7 +170,9 @@ def _assess_fit(
     gained, lost = int((missed & ~wrong).sum()), int((~missed & wrong).sum())
     chance = stats.binom.sf(gained - 1, gained + lost, 0.5)
     rate = trivial / len(wrong)
-    usual = f"well below {rate:.1%}, the error of always naming the most frequent class"
+    usual = below(
+        LITTLE * rate, f"well below {rate:.1%}, the error of always naming the most frequent class"
+    )
     if chance >= alarm_level(record):
         say = record.defect if train.estimate > NOTHING * rate else record.look
         say(
@@ -220,7 +222,7 @@ def _assess_test_error(
         record.defect(
             "The network is worse than always naming the most frequent class of the training data: "
             f"it errs on {test.estimate:.1%} of the test data, that rule on {trivial:.1%}.",
-            number=error, usual=f"below {trivial:.1%}", figure="risk",
+            number=error, usual=below(trivial, f"below {trivial:.1%}"), figure="risk",
             action="Check that training and test data are prepared alike and that labels mean the "
             "same in both.",
         )  # fmt: skip
@@ -236,7 +238,8 @@ def _assess_test_error(
     elif test.estimate > LITTLE * trivial > 0:
         record.look(
             f"It errs on {where}; always naming the most frequent class errs on {trivial:.1%}.",
-            number=error, usual=f"well below {trivial:.1%}", figure="risk",
+            number=error, usual=below(LITTLE * trivial, f"well below {trivial:.1%}"),
+            figure="risk",
             action="See whether the network fits its training data, and whether the inputs tell "
             "more.",
         )  # fmt: skip
@@ -244,7 +247,8 @@ def _assess_test_error(
         record.fine(
             f"It errs on {where}; {test.estimate:.1%} of the test data, {train.estimate:.1%} of "
             "the training data.",
-            number=error, usual=f"below {trivial:.1%}, the most frequent class", figure="risk",
+            number=error, figure="risk",
+            usual=below(trivial, f"below {trivial:.1%}, the most frequent class"),
         )  # fmt: skip
 
 
@@ -357,25 +361,26 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
         samples=problem.train,
     )  # fmt: skip
     usual = above(0, "above 0, the error of predicting the mean")
+    well = above(EXPLAINED, f"above {EXPLAINED:g}, where predicting the mean has 0")
     said = f"R² is {train.estimate:.3g} on the training data"
     if train.low <= 0 and len(problem.train) >= FEWEST_RESIDUALS:
         say = record.defect if train.high < EXPLAINED else record.look
         say(
             f"The network has not learned its training data: {said}, no better than the mean of "
             "the targets.",
-            number=fitted, usual=usual, area=Area.FIT,
+            number=fitted, usual=well, area=Area.FIT,
             action="Check that these are the trained weights, and that inputs and targets are "
             "scaled as in training; else train longer.",
         )  # fmt: skip
     elif train.estimate < EXPLAINED:
         record.look(
             f"The network fits its training data in part: {said}.",
-            number=fitted, usual=usual, area=Area.FIT,
+            number=fitted, usual=well, area=Area.FIT,
             action="Train longer, or a larger network; if that does not help, the inputs may not "
             "tell more.",
         )  # fmt: skip
     else:
-        record.fine(f"{said}.", number=fitted, usual=usual, area=Area.FIT)
+        record.fine(f"{said}.", number=fitted, usual=well, area=Area.FIT)
     if problem.test is None:
         _without_test_data(record)
         return
@@ -395,7 +400,9 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
     elif train.estimate - test.high > 0 and train.estimate - test.estimate >= LARGE_LOSS:
         record.look(
             f"It overfits: {said}.", number=share,
-            usual=f"less than {LARGE_LOSS} below that in training",
+            usual=above(
+                train.estimate - LARGE_LOSS, f"less than {LARGE_LOSS} below that in training"
+            ),
             action="More data, weight decay or an earlier stop would narrow the gap.",
         )  # fmt: skip
     elif test.low <= 0:
@@ -422,7 +429,7 @@ def _residual_drift(problem: Problem, record: FindingRecord) -> None:
         side = "large" if mean.estimate > 0 else "small"
         record.look(
             f"On new data the predictions are too {side} by {abs(mean.estimate):.3g} on average.",
-            number=number, usual="around 0",
+            number=number, usual=Usual("around 0", low=0, high=0, closed=True),
             action="Compare the targets and inputs of training and test data: their laws differ.",
         )  # fmt: skip
     drift = stats.spearmanr(range(len(residuals)), residuals.numpy())
@@ -435,7 +442,7 @@ def _residual_drift(problem: Problem, record: FindingRecord) -> None:
         )  # fmt: skip
         record.look(
             "The residuals of the test data change with its order: the error drifts.",
-            number=number, usual=f"between -{DRIFT} and {DRIFT}",
+            number=number, usual=Usual("around 0", low=0, high=0, closed=True),
             action="If the order is that of time, train on newer data; else shuffle before "
             "splitting.",
         )  # fmt: skip

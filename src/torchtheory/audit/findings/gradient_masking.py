@@ -17,7 +17,9 @@ from torchtheory.audit.findings.hypotheses import (
 from torchtheory.audit.findings.input_units import Scene, no_noise, scene
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.core.usual import below
 from torchtheory.models.problem import Problem
+from torchtheory.report.numbers import share_words
 from torchtheory.robustness.attacks.ensemble import (
     GradientMasking,
     GradientMaskingWarning,
@@ -91,13 +93,13 @@ def _assess(record: FindingRecord, at: Scene, found: GradientMasking, count: int
     chance = _sign_test(only_search, only_gradient)
     vanish = record.quantity(
         "vanishing-gradients",
-        "share of the samples classified right whose gradient in the input is 0 or no number",
+        "share of right samples whose gradient in the input is 0 or no number",
         zero,
         samples=at.samples,
     )
     missed = record.quantity(
         "missed-by-gradients",
-        "share of the samples classified right that only a search without gradients misleads",
+        "share of right samples that only a search without gradients misleads",
         more,
         samples=at.samples,
     )
@@ -116,8 +118,8 @@ def _assess(record: FindingRecord, at: Scene, found: GradientMasking, count: int
     )
     compared = (
         f"When {at.step.format(f'{RADIUS:.0%}')}, steps along the gradient mislead "
-        f"{found.by_gradient:.0%} of the {at.name} samples, {QUERIES} queries without gradients "
-        f"{found.by_search:.0%}{at.part}"
+        f"{found.by_gradient:.0%} of {count} {at.name} samples that are classified right, "
+        f"{QUERIES} queries without gradients {found.by_search:.0%}{at.part}"
     )
     action = (
         "Judge robustness by attacks without gradients (Square), and by attacks on the margin of "
@@ -127,21 +129,21 @@ def _assess(record: FindingRecord, at: Scene, found: GradientMasking, count: int
         record.look(
             f"{compared}: the gradients do not show where the network errs.",
             number=missed,
-            usual=f"below {MORE:g}",
+            usual=below(MORE),
             action=action,
             figure="attacks",
         )
     if zero.low > VANISHING:
         record.look(
-            f"The gradient of the loss in the input is 0 at {zero.estimate:.0%} of the "
+            f"The gradient of the loss in the input is 0 at {share_words(zero)} of the "
             f"{at.name} samples classified right{at.part}: attacks along it find nothing there, "
             "which makes the network look more robust than it is.",
             number=vanish,
-            usual=f"below {VANISHING:g}",
+            usual=below(VANISHING),
             action=action,
             figure="attacks",
         )
-    record.headline(f"{compared}. {zero.estimate:.0%} of the gradients are 0.")
+    record.headline(f"{compared}. Of the gradients {found.zero_gradients:.0%} are 0.")
 
 
 def _sign_test(search: int, gradient: int) -> float:

@@ -19,7 +19,8 @@ from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
 from torchtheory.core.budget import time_left
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
-from torchtheory.core.usual import above
+from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import above, at_least, at_most
 from torchtheory.graphs.bottlenecks import bottleneck
 from torchtheory.graphs.convolutions import GCN
 from torchtheory.graphs.graph import Graph
@@ -33,6 +34,7 @@ from torchtheory.graphs.node_samples import OnNodes
 from torchtheory.graphs.over_smoothing import layer_energies
 from torchtheory.graphs.relabeling import graph_equivariance
 from torchtheory.models.problem import Problem
+from torchtheory.report.numbers import size_words
 from torchtheory.tracing.layer_results import call_results
 
 #: Where other features make less difference to a node, of the features' size, they are as good as
@@ -163,8 +165,8 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
         answer = answer or "the answers go by the graph alone"
     if collapsed and answer:
         record.defect(
-            f"The layers make all nodes alike: a share of {means[0]:.2g} of the input is about the "
-            f"node itself and {last.value:.2g} of the last layer, and {answer}.",
+            f"The layers make the nodes alike: a share of {means[0]:.2g} of the input is about the "
+            f"node itself and {size_words(last)} of the last layer, and {answer}.",
             number=last,
             usual=above(ALIKE),
             action="Use fewer layers of message passing, or add shortcuts from the input or from "
@@ -173,7 +175,7 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
         )
     elif collapsed:
         record.look(
-            f"A share of {last.value:.2g} of the last layer is about the node itself, "
+            f"A share of {size_words(last)} of the last layer is about the node itself, "
             f"{means[0]:.2g} of the input; the answers are better than one for all.",
             number=last,
             usual=above(ALIKE),
@@ -184,7 +186,7 @@ def over_smoothing(problem: Problem, record: FindingRecord) -> None:
         record.headline("The nodes are alike from the beginning, so layers cannot make them so.")
     elif last.low > ALIKE:
         record.fine(
-            f"Nodes stay apart: a share of {last.value:.2g} of the last layer is about the node "
+            f"Nodes stay apart: a share of {size_words(last)} of the last layer is about the node "
             "itself.",
             number=last,
             usual=above(ALIKE),
@@ -414,37 +416,47 @@ def _assess(
     record: FindingRecord,
     distance: int,
     curve: SensitivityByDistance,
-    reach: Any,
+    reach: Quantity,
     narrow: str,
 ) -> None:
     """Where it is known how far answers depend on others."""
     if curve.reach < distance:
         record.defect(
-            f"A node hears of others up to {curve.reach} edges away, and answers depend on nodes "
+            f"Nodes hear of others up to {curve.reach} edges away, and answers depend on nodes "
             f"{distance} away.",
             number=reach,
-            usual=f"{distance} or more",
+            usual=at_least(distance),
             action="Add layers of message passing, edges between nodes that are far apart, or a "
             "node that is joined to all.",
             figure="distances",
         )
         return
     left = float(curve.mean[distance] / curve.mean[0]) if curve.mean[0] > 0 else 0.0
+    ends = curve.norms[curve.apart == distance]
+    heard = record.quantity(
+        "heard-at-distance",
+        f"what a node hears of others {distance} edges away over what it hears of itself",
+        left,
+        # of nodes that were not asked no more is known than of those that were
+        low=left if reach.exact else float(ends.min() / curve.mean[0]) if len(ends) else 0.0,
+        high=left if reach.exact else float(ends.max() / curve.mean[0]) if len(ends) else math.inf,
+        basis=f"least and largest of the pairs looked at; {reach.basis}",
+    )
     if left < NOTHING:
         record.look(
             f"Of nodes {distance} edges away, on which answers depend, a node hears {left:.2g} of "
             f"what it hears of itself. {narrow}".strip(),
-            number=reach,
-            usual=f"above {NOTHING:g}",
+            number=heard,
+            usual=above(NOTHING),
             action="Widen the narrow place by edges across it, or join a node to all others.",
             figure="distances",
         )
         return
     record.fine(
-        f"Nodes hear as far as answers depend on others, {distance} edges: {left:.2g} of what they "
-        "hear of themselves is left there.",
-        number=reach,
-        usual=f"{distance} or more",
+        f"Nodes hear as far as answers depend on others, {distance} edges: {size_words(heard)} of "
+        "what they hear of themselves is left there.",
+        number=heard,
+        usual=above(NOTHING),
         figure="distances",
     )
 
@@ -480,19 +492,22 @@ def node_order(problem: Problem, record: FindingRecord) -> None:
         return
     number = record.quantity(
         "node-order-defect",
-        "change of the outputs by another numbering of the nodes, of their size",
+        f"largest relative change of outputs by {ORDERS} other numberings of the nodes",
         found.largest,
     )
     if found.exact:
         record.fine(
-            "The numbers of the nodes are nothing to the network.", number=number, usual="0"
+            f"The numbers of the nodes are nothing to the network: {ORDERS} other orders gave the "
+            "same answers.",
+            number=number,
+            usual=at_most(found.rounding, "0, up to rounding"),
         )
         return
     record.look(
-        f"Another numbering of the same nodes changes the outputs by {found.largest:.2g} of their "
-        "size: what it has learned is about these nodes, not about graphs.",
+        f"Another numbering of the same nodes changes the outputs by up to {found.largest:.2g} of "
+        "their size: what it has learned is about these nodes, not about graphs.",
         number=number,
-        usual="0, unless nodes are to have weights of their own",
+        usual=at_most(found.rounding, "0, unless nodes are to have weights of their own"),
         action="For other graphs, leave out weights and features that go by the number of a node.",
     )
 

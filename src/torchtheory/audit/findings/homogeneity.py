@@ -340,7 +340,7 @@ def global_optimality(problem: Problem, record: FindingRecord) -> None:
     )
     record.quantity(
         "optimality-gap",
-        "at most how far the loss with weight decay is above the best of any width, relative",
+        "how far the loss with weight decay is above the best of any width, relative",
         gap,
         low=0.0,
         high=gap,
@@ -369,7 +369,7 @@ def _with_further_unit(
     polar, strength = certificate.polar, certificate.strength
     record.quantity(
         "worth-of-a-unit",
-        "what the best further unit gains over what its weight decay costs, to first order",
+        "what the best further unit gains over its cost in weight decay, to first order",
         polar.value / strength,
         low=polar.value / strength,
         high=polar.bound / strength,

@@ -25,6 +25,7 @@ from torchtheory.optimization.initial_scale import (
     fresh_growths,
     initialization_report,
 )
+from torchtheory.report.numbers import size_words
 
 #: Samples; draws of fresh weights a factor is found with, and others it is tried on.
 SAMPLES, DRAWS, TRIED = 128, 4, 8
@@ -97,7 +98,7 @@ def initialization(problem: Problem, record: FindingRecord) -> None:
         )
     else:
         _try(problem, record, samples, found.factor)
-    _advise(record, found)
+    _advise(record, found, samples)
     record.figure(
         "scales",
         lambda ax: _plot(ax, found),
@@ -205,16 +206,20 @@ def _try(problem: Problem, record: FindingRecord, samples: Samples, factor: floa
         says.fails("the layers' own deviations", own)
 
 
-def _advise(record: FindingRecord, found: InitializationReport) -> None:
-    """Only where gradients are lost on their way."""
-    depth = len(found.layers)
-    if abs(found.growth) * (depth - 1) <= DEPTH_SCALES or found.factor is None:
+def _advise(record: FindingRecord, found: InitializationReport, samples: Samples) -> None:
+    """Only where gradients are lost on their way, wherever in their ranges the numbers lie."""
+    numbers = {q.name: q for q in record.quantities}
+    each, by = numbers.get("fresh-gradient-factor"), numbers.get("advised-scale")
+    if each is None or by is None:
         return
-    word = "vanish" if found.growth < 0 else "explode"
+    depth = len(found.layers)
+    vanish = each.high < math.exp(-DEPTH_SCALES / max(1, depth - 1))
+    if not vanish and not each.low > math.exp(DEPTH_SCALES / max(1, depth - 1)):
+        return
     record.advise(
-        f"At fresh weights gradients {word} over the {depth} layers (factor "
-        f"{math.exp(found.growth):.2g} a layer): multiply the initial weights by "
-        f"{found.factor:.3g}, which keeps them."
+        f"At fresh weights gradients {'vanish' if vanish else 'explode'} over the {depth} layers "
+        f"(factor {size_words(each)} per layer{part_of(samples)}): multiply the initial weights by "
+        f"{size_words(by)}, which keeps them."
     )
 
 

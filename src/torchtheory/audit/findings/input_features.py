@@ -9,6 +9,7 @@ from torchtheory.audit.findings.hypotheses import one_label_per_sample
 from torchtheory.audit.findings.input_neighbors import real_inputs
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.naming import several
+from torchtheory.core.usual import at_most, below
 from torchtheory.data.columns import (
     common_share,
     constant_columns,
@@ -82,7 +83,7 @@ def features(problem: Problem, record: FindingRecord) -> None:
             + (f"is a copy of another: {of[0]}." if len(copies) == 1 else "are copies of others: "
                f"{several(of)}."),
             number=record.quantities[0],
-            usual="0",
+            usual=at_most(0, "0"),
             action="Find out why: a column was joined twice, or is missing; else drop the copies.",
         )  # fmt: skip
     # where many features are nearly always 0, as pixels at the border, some always are
@@ -97,7 +98,7 @@ def features(problem: Problem, record: FindingRecord) -> None:
         record.defect(
             f"{what}.",
             number=record.quantities[0],
-            usual="0",
+            usual=at_most(0, "0"),
             action="Look at how these columns are read: is a feature lost or filled with a "
             "default? Else drop them.",
         )
@@ -137,14 +138,12 @@ def _give_away(problem: Problem, record: FindingRecord) -> bool:
         record.defect(
             f"Feature {best.column} is a {what}, which can be read off it without exception.",
             number=number,
-            usual=f"below {COPY}",
+            usual=below(COPY),
             action="Drop it: a network that is given the answer learns nothing else.",
         )
     else:
         record.look(
             f"Feature {best.column} alone separates the classes without exception.",
-            number=number,
-            usual="no such feature",
             action="Make sure that it is known before the label is, and not computed from it.",
         )
     return True

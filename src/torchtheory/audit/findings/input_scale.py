@@ -17,6 +17,7 @@ from torchtheory.core.errors import EmptyData, NonFinite
 from torchtheory.core.intervals import mean_interval, median_interval
 from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import Usual, at_most, below, between
 from torchtheory.data.columns import NEARLY, common_share
 from torchtheory.data.shift import ColumnShift, column_shift
 from torchtheory.data.wide_rows import parts, rows_within
@@ -66,14 +67,13 @@ def input_scale(problem: Problem, record: FindingRecord) -> None:
         record.look(
             f"The inputs are of size {size:.3g}, and networks train best on inputs of size 1.",
             number=typical,
-            usual="between 0.1 and 10",
+            usual=below(HUGE, "between 0.1 and 10"),
             action="Subtract the mean of every feature and divide by its standard deviation before "
             "training; pixels in 0..255 are divided by 255.",
         )
     elif problem.test is None:
         record.fine(
             "The network does not fit the data better at another scale of the inputs.",
-            number=typical, usual="between 0.1 and 10",
         )  # fmt: skip
 
 
@@ -283,7 +283,7 @@ def _accuse(
         f"{data} data is {float(here.mean()):.3g}, and {float(there.mean()):.3g} when they are "
         f"{scaling.words}.",
         number=number,
-        usual="0 or less",
+        usual=at_most(0, "0 or less"),
         action="Give the audit, and the network in use, inputs prepared as in training.",
     )
 
@@ -320,28 +320,28 @@ def _test_against_train(problem: Problem, record: FindingRecord) -> bool:
             f"The test inputs are of another scale: they vary {by:.3g} times {word} than the "
             "training inputs.",
             number=scale,
-            usual=f"between {1 / SCALE:g} and {SCALE:g}",
+            usual=between(1 / SCALE, SCALE),
             action="Prepare training and test inputs in the same way: the same division by 255, "
             "the same mean and standard deviation.",
         )
-        _doubt_test_error(record, scale, f"between {1 / SCALE:g} and {SCALE:g}")
+        _doubt_test_error(record, scale, between(1 / SCALE, SCALE))
         return True
     if 2 * float(found.shift_p_value.median()) < level and shift.value >= SHIFT:
         record.defect(
             f"The test inputs are shifted: half of all features lie {shift.value:.2g} standard "
             "deviations or more from where they are in the training data.",
             number=shift,
-            usual=f"below {SHIFT:g}",
+            usual=below(SHIFT),
             action="Prepare training and test inputs in the same way, and draw both from the same "
             "source.",
         )
-        _doubt_test_error(record, shift, f"below {SHIFT:g}")
+        _doubt_test_error(record, shift, below(SHIFT))
         return True
     fewer = min(len(problem.train), len(problem.test))
     return _single_columns(found, record, level, scale, fewer)
 
 
-def _doubt_test_error(record: FindingRecord, number: Quantity, usual: str) -> None:
+def _doubt_test_error(record: FindingRecord, number: Quantity, usual: Usual) -> None:
     record.look(
         "The test error says little about new data: the test inputs are not like those of "
         "training.",
@@ -409,7 +409,7 @@ def _single_columns(
         record.fine(
             "Training and test inputs are of one scale.",
             number=scale,
-            usual=f"between {1 / SCALE:g} and {SCALE:g}",
+            usual=between(1 / SCALE, SCALE),
         )
         return False
     record.table(
@@ -431,7 +431,7 @@ def _single_columns(
         f"{names}. Feature {int(found.columns[worst])} varies {float(found.ratio[worst]):.3g} "
         f"times as much, and is shifted by {float(found.shift[worst]):.2g} standard deviations.",
         number=number,
-        usual="0",
+        usual=at_most(0, "0"),
         action="Look at the units and the preparation of these features.",
     )
     return True

@@ -42,6 +42,7 @@ from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.report.numbers import share_words, size_words
 
 #: The kernel is computed for at most this many rows, one for each output of each sample.
 ROWS = 1000
@@ -143,15 +144,15 @@ def _quantities(
         return "The loss is flat in the outputs here: the linearized network has nothing to learn."
     rate = _top_of_mean(modes.weighted * n, samples, record)
     limit = 2 / rate.estimate
-    record.quantity(
+    stable = record.quantity(
         "linearized-step-limit", "largest stable step of the linearized network", limit,
         low=2 / rate.high, high=2 / rate.low if rate.low > 0 else math.inf,
         basis=basis, samples=samples,
     )  # fmt: skip
     said = (
-        f"The tangent kernel has {rank.estimate:.3g} effective directions{part_of(samples)}; "
+        f"The tangent kernel has {size_words(rank)} effective directions{part_of(samples)}; "
         "gradient descent on the network linearized here is stable up to a step of "
-        f"{limit:.3g}"
+        f"{stable.low:.3g}"
     )
     if not complete:
         record.note(
@@ -484,8 +485,8 @@ def laziness(problem: Problem, record: FindingRecord) -> None:
     record.headline(
         f"Training was {word}: the parameters moved by "
         f"{found.relative_movement:.2g} of their initial norm, the tangent kernel by "
-        f"{drift.estimate:.2g} of its own, and the linearized network misses "
-        f"{gap.estimate:.0%} of the change of the outputs{part_of(samples)}"
+        f"{size_words(drift)} of its own, and the linearized network misses "
+        f"{share_words(gap)} of the change of the outputs{part_of(samples)}"
         + (
             ": kernel regression describes it."
             if lazy

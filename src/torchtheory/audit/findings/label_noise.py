@@ -27,7 +27,7 @@ from torchtheory.audit.findings.input_neighbors import (
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
-from torchtheory.core.usual import below
+from torchtheory.core.usual import above, at_most, below
 from torchtheory.data.neighbors import (
     LabelInformation,
     comparable,
@@ -101,7 +101,7 @@ def labels(problem: Problem, record: FindingRecord) -> None:
     if problem.is_classification and search.count == COUNT:
         _noise(problem, record, search, words)
     else:
-        record.fine("Nothing shows that targets were mixed up.", number=record.quantities[0])
+        record.fine("Nothing shows that targets were mixed up.")
 
 
 def target(problem: Problem, samples: Samples) -> Tensor:
@@ -216,7 +216,7 @@ def _shuffled(
             + " do not predict them better than chance"
             + (", nor does the network predict new ones." if network == 0.0 else "."),
             number=number,
-            usual=f"above {none}",
+            usual=above(none),
             action=f"Check that inputs and labels of the {name} data are read in the same order.",
         )
         return True
@@ -261,7 +261,7 @@ def _renamed(problem: Problem, record: FindingRecord) -> bool:
         f"({several(other, 3)}). The network errs on {own.estimate:.1%} of them as they are, and "
         f"on {wrong:.1%} with these names.",
         number=number,
-        usual="the error of training, and a little more",
+        usual=at_most(wrong, f"{wrong:.1%}, as with these names"),
         action="Number the classes of training and test data by the same list of names.",
     )
     return True
@@ -368,7 +368,7 @@ def _noise(problem: Problem, record: FindingRecord, search: InputNeighbors, word
                 f"{int(bad.sum()):,} of {q:,} training labels contradict the samples around them, "
                 f"and the network has learned {learned:,} of these by heart; look at samples "
                 f"{names} first.",
-                number=share, usual=str(usual), action=action,
+                number=share, usual=at_most(0, "0"), action=action,
             )  # fmt: skip
             return
     if found.low > CONTRADICTED:

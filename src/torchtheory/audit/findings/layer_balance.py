@@ -80,7 +80,7 @@ def layer_balance(problem: Problem, record: FindingRecord) -> None:
         says.fails("what leaves the unit before it", shifted)
     record.quantity(
         "imbalance",
-        "median over units of |leaving − entering| / (leaving + entering), squared weights",
+        "median over units of |leaving − entering| / (leaving + entering), squares",
         float(uneven.abs().median()),
     )
     rows = [

@@ -12,15 +12,20 @@ from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.intervals import median_interval
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import above
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.linear_networks import collapse_linear
+from torchtheory.report.numbers import size_words
 from torchtheory.tracing.chain import as_chain
 from torchtheory.tracing.watching import watch_units
 
 #: Pairs of samples that are tried.
 PAIRS = 256
+
+#: Deviations from a straight line that a network with activations usually has, relative.
+BENT = 0.01
 
 
 @finding(
@@ -55,15 +60,17 @@ def linearity(problem: Problem, record: FindingRecord) -> None:
         record.defect(
             "The output does not depend on the input: it is the same at every point tried.",
             number=bend,
+            usual=above(BENT),
             action="Look for a layer whose units are all dead or whose weights are all 0.",
         )
         return
     if applied := {u.function for u in watch_units(problem, problem.train.first(problem.chunk))}:
         record.defect(
-            f"The network is affine although it applies {' and '.join(sorted(applied))}: every "
-            "unit that matters stays on one straight piece, at the data and beyond.",
+            f"The network is affine although it applies {' and '.join(sorted(applied))}: at the "
+            f"{len(deviations)} pairs of points tried, at the data and beyond, the units that "
+            "matter stay on one straight piece.",
             number=bend,
-            usual="above 0.01",
+            usual=above(BENT),
             action="A linear model computes the same; biases nearer to 0 let the units bend.",
         )
         return
@@ -71,7 +78,7 @@ def linearity(problem: Problem, record: FindingRecord) -> None:
         f"The network is affine: its {len(matrices)} weight matrices compute one linear map, as if "
         "there were a single layer. An activation is missing.",
         number=bend,
-        usual="above 0.01",
+        usual=above(BENT),
         action="Apply an activation such as nn.ReLU after each hidden layer.",
     )
     _collapses(problem, record)
@@ -83,13 +90,12 @@ def _assess_pairs(problem: Problem, record: FindingRecord, bend: Quantity) -> No
         record.defect(
             f"Layers {one} and {two} follow each other without an activation: together they "
             "are one linear layer, and the first adds nothing the second cannot do alone.",
-            number=bend,
             action=f"Put an activation between {one} and {two}, or merge them.",
         )
     if not pairs:
         record.headline(
-            "The network bends: half way between two samples its output is typically "
-            f"{bend.value:.2g} of its size away from the straight line.",
+            "The network bends: half way between two samples its output is "
+            f"{size_words(bend)} of its size away from the straight line, at the median pair.",
         )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.core.figure import label_text
+from torchtheory.core.usual import above
 from torchtheory.linalg.equal_rows import copied_rows
 from torchtheory.linalg.singular_values import spectral_norm
 from torchtheory.models.model import Parameters
@@ -24,6 +25,9 @@ CHECKED = 64
 
 #: Relative difference of rows that count as equal: rounding of single precision, many times over.
 EQUAL = 1e-5
+
+#: A larger share of all units that are idle is worth a look.
+SOME = 0.02
 
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -163,16 +167,20 @@ def used_units(problem: Problem, record: FindingRecord) -> None:
     )
     worst = max(rows, key=lambda row: (row[3] + row[4]) / row[2])
     idle = (worst[3] + worst[4]) / worst[2]
-    usual = "1, or nearly"
+    usual = above(1 - SOME, "1, or nearly")
     if idle >= 0.5 and worst[2] >= 4:
         record.defect(
             f"In layer {worst[0]}, {worst[3] + worst[4]} of {worst[2]} units are copies of another "
             "unit or have no weights: they add nothing, and training cannot tell them apart.",
-            number=share,
-            usual=usual,
+            number=record.quantity(
+                "units-in-use-of-a-layer",
+                "share of units with weights of their own, in the layer where it is least",
+                1 - idle,
+            ),
+            usual=above(0.5),
             action="Start from random weights, different for each unit, or leave these units out.",
         )
-    elif copies + empty > 0.02 * total:
+    elif copies + empty > SOME * total:
         record.look(
             f"{copies + empty} of {total} units are copies of another unit or have no weights.",
             number=share,
@@ -181,7 +189,8 @@ def used_units(problem: Problem, record: FindingRecord) -> None:
         )
     else:
         record.fine(
-            f"Of {total:,} units, {100 * share.value:.3g}% have weights of their own.",
+            f"Of {counted(total, 'unit')} of {counted(len(rows), 'layer')}, "
+            f"{100 * share.value:.3g}% have weights of their own.",
             number=share,
             usual=usual,
         )
@@ -195,7 +204,8 @@ def _unit_weights(module: nn.Module) -> Tensor | None:
     parts: list[Tensor]
     if isinstance(module, nn.RNNBase):
         parts = [p for n, p in module.named_parameters() if "_l0" in n and "reverse" not in n]
-    elif isinstance(module, AFFINE) and isinstance(module._parameters.get("weight"), Tensor):
+    # a weight that is computed (weight_norm, spectral_norm) is none of its parameters
+    elif isinstance(module, AFFINE) and isinstance(getattr(module, "weight", None), Tensor):
         parts = [module.weight] + ([] if module.bias is None else [module.bias])
     else:
         return None

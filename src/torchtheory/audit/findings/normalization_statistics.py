@@ -12,12 +12,14 @@ from torchtheory.audit.engine.ranges import grouped, jackknife_range, part_of
 from torchtheory.audit.findings.hypotheses import deterministic
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import at_most, below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.landscape.batch_statistics import (
     batch_normalizations,
     with_renewed_statistics,
 )
+from torchtheory.report.numbers import size_words
 from torchtheory.report.wording import counted
 
 #: Samples looked at, most groups of them, and least samples of a group, which is normalized alone.
@@ -110,7 +112,7 @@ def normalization_statistics(problem: Problem, record: FindingRecord) -> None:
     )
     off = record.quantity(
         "statistics-off",
-        "distance of running statistics from those of the data, median channel of the worst layer",
+        "distance of running statistics from the data's, median channel, worst layer",
         made.estimate,
         low=max(0.0, made.low),
         high=made.high,
@@ -121,23 +123,44 @@ def normalization_statistics(problem: Problem, record: FindingRecord) -> None:
     data = problem.test if problem.test is not None else problem.train
     other = _averaged(problem, renewed, shares)
     saved = _saved_loss(problem, other, data)
+    gained = None if saved is None else _gained(problem, record, saved, data)
     if not reset and off.low <= OFF:
         farthest = max(compared, key=lambda c: c.largest)
         record.headline(
-            f"The running statistics of batch normalization are {off.value:.2g} standard "
+            f"The running statistics of batch normalization are {size_words(off)} standard "
             f"deviations from those of the training data in the median channel of layer "
             f"{worst.layer}, the worst by that, and {farthest.largest:.2g} in the worst channel of "
             f"all, which is one of layer {farthest.layer}{part_of(samples)}.",
         )
-        if saved is not None and saved.low > WORTH * problem.risk(data):
+        if gained is not None and gained.low > WORTH:
             record.look(
                 "Batch normalization holds statistics that are not the best there are. "
                 f"{_effect(problem, other, data)}",
-                number=off,
+                number=gained,
+                usual=below(WORTH),
                 action=ACTION,
             )
         return
     _assess(problem, other, record, worst, len(reset), off, saved)
+
+
+def _gained(
+    problem: Problem, record: FindingRecord, saved: Interval, data: Samples
+) -> Quantity | None:
+    """What renewed statistics take off the loss, as a share of it; None where there is no loss."""
+    risk = problem.risk(data)
+    if not risk > 0:
+        return None
+    what = "new data" if data is problem.test else "the training data"
+    return record.quantity(
+        "loss-saved-by-renewing",
+        f"share of the loss on {what} that renewing the statistics saves",
+        saved.estimate / risk,
+        low=saved.low / risk,
+        high=saved.high / risk,
+        basis=f"{saved.confidence:.4g} {saved.test}, {saved.trials} groups of samples",
+        samples=data,
+    )
 
 
 def _compare(problem: Problem, renewed: list[Problem], shares: Tensor) -> list[Compared]:
@@ -205,7 +228,7 @@ def _assess(
     data = problem.test if problem.test is not None else problem.train
     if not reset and (saved is None or saved.low <= 0):
         record.note(
-            f"The running statistics of layer {worst.layer} are {off.value:.2g} standard "
+            f"The running statistics of layer {worst.layer} are {size_words(off)} standard "
             "deviations from those of the training data, but with those of the data the loss is "
             "not smaller: the network may have been trained with statistics that were kept fixed."
         )
@@ -215,7 +238,7 @@ def _assess(
             f"Batch normalization has seen {batches} batches only, and its statistics still "
             f"remember the values they began with. {_effect(problem, renewed, data)}",
             number=off,
-            usual=f"below {OFF:g} standard deviations",
+            usual=below(OFF, f"below {OFF:g} standard deviations"),
             action=ACTION,
         )
         return
@@ -225,12 +248,18 @@ def _assess(
         f"{'holds' if reset == 1 else 'hold'} the statistics of a layer that has seen no data"
         if reset
         else f"Batch normalization holds statistics of other data: those of layer {worst.layer} "
-        f"are {off.value:.2g} standard deviations from the training data's"
+        f"are {size_words(off)} standard deviations from the training data's"
     )
+    number, usual = off, below(OFF, f"below {OFF:g} standard deviations")
+    if reset:
+        number = record.quantity(
+            "statistics-at-start", "normalizations whose statistics are those of the start", reset
+        )
+        usual = at_most(0, "0")
     record.defect(
         f"{who}. {_effect(problem, renewed, data)}",
-        number=off,
-        usual=f"below {OFF:g} standard deviations",
+        number=number,
+        usual=usual,
         action=ACTION,
     )
 

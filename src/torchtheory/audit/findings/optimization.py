@@ -45,6 +45,7 @@ from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.operators import gradient, hessian_operator
+from torchtheory.report.numbers import size_words
 
 #: Curvature is that of the mean loss over at most this many training samples. Fewer than `FEWEST`
 #: of a larger number say too little about the others.
@@ -101,7 +102,7 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
         return
     step = _step_limit(record, sharpness, samples)
     record.headline(
-        f"The loss curves by {spoken(sharpness)} in its sharpest direction{part_of(samples)}: "
+        f"The loss curves by {size_words(sharpness)} in its sharpest direction{part_of(samples)}: "
         + (
             f"gradient descent with a step above {step.high:.3g} is unstable here."
             if math.isfinite(step.high)
@@ -162,15 +163,6 @@ def too_few(record: FindingRecord, ids: list[str], statement: str) -> None:
         f"not measured: there was time for fewer than {FEWEST} samples, which say too little about "
         "the others; give a larger budget",
     )
-
-
-def spoken(number: Interval) -> str:
-    """A number with its range, in three digits."""
-    if not number.low < number.high:
-        return f"{number.estimate:.3g}"
-    low, high = f"{number.low:.3g}", f"{number.high:.3g}"
-    shown = f"{number.estimate:.3g}"
-    return shown if low == shown == high else f"{shown} ({low} to {high})"
 
 
 def products_in(hessian: LinearOperator, share: float) -> int:
@@ -486,14 +478,15 @@ def _try_learning_rate(
         size=(5, 2.8),
     )
     usual = below(1)
-    times = f"{over.value:.3g} times the stability limit 2/λ = {limit:.3g}"
+    times = f"{size_words(over)} times the stability limit 2/λ"
     if over.low > 1 and worse:
         record.defect(
             f"The learning rate {rate:g} is {times} at these weights: {STEPS} steps of gradient "
             f"descent take the loss from {ours[0]:.3g} to {ours[-1]:.3g}{part_of(samples)}.",
             number=over,
             usual=usual,
-            action=f"Lower the learning rate below {limit:.3g}, or warm up to it from there.",
+            action=f"Lower the learning rate below {2 / sharpness.high:.3g}, or warm up to it from "
+            "there.",
             figure="steps",
         )
     elif over.low > CATAPULT:
@@ -502,18 +495,19 @@ def _try_learning_rate(
             f"not raise the loss{part_of(samples)}.",
             number=over,
             usual=usual,
-            action=f"Lower the learning rate below {limit:.3g} and see whether training is calmer.",
+            action=f"Lower the learning rate below {2 / sharpness.high:.3g} and see whether "
+            "training is calmer.",
             figure="steps",
         )
-    elif over.value > 1:
+    elif over.low > 1:
         record.headline(
             f"The learning rate {rate:g} is {times}, but {STEPS} steps did not raise the loss "
             "beyond doubt: training moves along the edge of stability.",
         )
     else:
         record.fine(
-            f"The learning rate {rate:g} is {over.value:.2g} of the stability limit "
-            f"{limit:.3g}{part_of(samples)}.",
+            f"The learning rate {rate:g} is {size_words(over)} of the stability limit "
+            f"2/λ{part_of(samples)}.",
             number=over,
             usual=usual,
         )

@@ -12,8 +12,10 @@ from torchtheory.audit.engine.ranges import part_of
 from torchtheory.audit.engine.row_statistics import row_statistic
 from torchtheory.audit.findings.hypotheses import classification, deterministic
 from torchtheory.core.intervals import clopper_pearson
+from torchtheory.core.usual import above, at_most
 from torchtheory.models.losses import are_log_probabilities, are_probabilities
 from torchtheory.models.problem import Problem
+from torchtheory.report.numbers import share_words
 from torchtheory.tracing.passes import network_of
 
 #: Outputs whose probabilities differ less than this from sample to sample are the same in effect.
@@ -72,7 +74,7 @@ def _accuse_softmax(problem: Problem, record: FindingRecord, classes: int) -> No
         f"{problem.risk(problem.train):.3g}, cannot fall below {least:.3g}, and gradients are "
         "small where they should be large.",
         number=number,
-        usual="0",
+        usual=at_most(0, "0"),
         action="Remove the softmax at the end of the model and train again; "
         "nn.CrossEntropyLoss takes logits.",
     )
@@ -95,15 +97,15 @@ def _accuse_sigmoid(problem: Problem, record: FindingRecord, outputs: Tensor) ->
             "The model ends with a sigmoid, and its loss applies another: the training loss, now "
             f"{problem.risk(problem.train):.3g}, cannot fall below {least:.3g}.",
             number=number,
-            usual="0",
+            usual=at_most(0, "0"),
             action=action,
         )
     else:
         record.look(
-            f"All {len(outputs):,} outputs lie between 0 and 1, as probabilities do, and the loss "
-            "expects logits.",
+            f"All {len(outputs):,} outputs looked at lie between 0 and 1, as probabilities do, and "
+            "the loss expects logits.",
             number=number,
-            usual="0",
+            usual=at_most(0, "0"),
             action=action,
         )
 
@@ -140,9 +142,9 @@ def constant_outputs(problem: Problem, record: FindingRecord) -> None:
     if spread.high < SAME:
         record.defect(
             f"The outputs ignore the inputs: over {len(outputs):,} training samples{part} they "
-            f"vary by {spread.value:.1g} {unit}.",
+            f"vary by less than {max(spread.high, 1e-16):.1g} {unit}.",
             number=spread,
-            usual=f"above {SAME:g}",
+            usual=above(SAME),
             action="Look at the last layer: its weights are 0, or what comes into it is the same "
             "for all samples.",
         )
@@ -202,10 +204,10 @@ def _classes_predicted(problem: Problem, record: FindingRecord, outputs: Tensor,
         which = f"class {never[0]}" if len(never) == 1 else f"{len(never)} classes"
         sentence = f"It never predicts {which} on the training data{part}"
     record.look(
-        f"{sentence}, and {missed.value:.0%} of the samples belong to "
+        f"{sentence}, and {share_words(missed)} of the samples belong to "
         f"{'another' if number == 1 else 'what it never predicts'}.",
         number=missed,
-        usual="0",
+        usual=at_most(0, "0"),
         action="Train longer, weight rare classes more, or look whether their labels can be "
         "told from the inputs at all.",
     )

@@ -6,7 +6,7 @@ import math
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import loss_range, part_of, quotient
-from torchtheory.audit.findings.descent import losses_beside_constant
+from torchtheory.audit.findings.descent import change_of_loss, losses_beside_constant
 from torchtheory.audit.findings.hypotheses import (
     deterministic,
     differentiable,
@@ -15,11 +15,11 @@ from torchtheory.audit.findings.hypotheses import (
 )
 from torchtheory.audit.findings.optimization import (
     affordable_samples,
+    basis_of,
     curvature_along,
     eigenvalue_range,
     precise,
     products_in,
-    spoken,
     too_few,
 )
 from torchtheory.audit.findings.spectrum import FLAT, record_spectrum
@@ -27,11 +27,13 @@ from torchtheory.audit.findings.squared_gradient import squared_gradient
 from torchtheory.audit.findings.training_end import STILL_FALLING
 from torchtheory.core.errors import InvalidInput, NonFinite
 from torchtheory.core.intervals import Interval
+from torchtheory.core.usual import below as less_than
 from torchtheory.linalg.eigenvalues import EigenResult, top_eigenpairs
 from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.operators import hessian_operator
+from torchtheory.report.numbers import share_words, size_words
 
 #: One step that gains less of the loss than this has nothing to gain: a stationary point.
 STATIONARY = 1e-3
@@ -94,11 +96,11 @@ def _point_in_words(
     gain: Interval | None, smallest: Interval, falls: bool, below: bool, samples: Samples
 ) -> str:
     sign = (
-        f"the loss falls on both sides in some direction (curvature {smallest.estimate:.2g}"
-        + (" or less)" if below else ")")
+        f"the loss falls on both sides in some direction (curvature {size_words(smallest)}"
+        + (", or less)" if below else ")")
         if falls
         else "no direction of negative curvature was found"
-        if smallest.estimate >= 0
+        if smallest.low >= 0
         else "whether it falls on both sides in some direction cannot be told"
     )
     if gain is not None and gain.low <= STATIONARY and not gain.high <= 1:  # more than all of it
@@ -108,11 +110,11 @@ def _point_in_words(
     if gain is None:
         kind = "a stationary point: the gradient is 0"
     elif gain.high <= STATIONARY:
-        kind = f"a stationary point: one step can gain {gain.estimate:.1g} of the loss"
+        kind = f"a stationary point: one step can gain {size_words(gain)} of the loss"
     elif gain.low > STATIONARY:
-        kind = f"no stationary point yet: one step can gain {spoken(gain)} of the loss"
+        kind = f"no stationary point yet: one step can gain {size_words(gain)} of the loss"
     else:
-        kind = "perhaps a stationary point: one step can gain " + f"{spoken(gain)} of the loss"
+        kind = f"perhaps a stationary point: one step can gain {size_words(gain)} of the loss"
     return f"The weights are {kind}{part_of(samples)}; {sign}."
 
 
@@ -242,23 +244,33 @@ def _saddle(
     own, plain, _ = losses_beside_constant(problem, judges, record)
     base, most = own.estimate, max(own.high, 0.0 if plain is None else plain.high)
     length = math.sqrt(2 * STATIONARY * max(base, 1e-12) / abs(float(ends.values[-1])))
-    lowest = base
+    lowest, best = base, None
     for sign in (1.0, -1.0):
         direction = unflatten(sign * length * ends.vectors[:, -1], problem.trainable)
         for k in range(DOUBLINGS):
             moved = {n: p + 2.0**k * direction[n] for n, p in problem.trainable.items()}
             try:
-                lowest = min(lowest, problem.at(moved).risk(judges))
+                there = problem.at(moved).risk(judges)
             except NonFinite:
                 break
-    share = (base - lowest) / most if most > 0 else 0.0
-    if share <= STILL_FALLING:
+            if there < lowest:
+                lowest, best = there, moved
+    if best is None or not most > 0 or (base - lowest) / most <= STILL_FALLING:
         return
+    change = change_of_loss(problem, record, best, samples, others)
+    fall = record.quantity(
+        "fall-along-negative-curvature",
+        "what the loss falls by along negative curvature, over that of a constant",
+        -change.estimate / most, low=-change.high / most, high=-change.low / most,
+        basis=basis_of(samples, "samples that chose the direction and others")
+        if len(others) else "all samples",
+        samples=samples,
+    )  # fmt: skip
     flipped = Interval(
         -smallest.estimate, -smallest.high, -smallest.low, record.confidence, len(samples), ""
     )
     ratio = quotient(flipped, largest) if largest.low > 0 else flipped
-    number = record.quantity(
+    record.quantity(
         "negative-curvature",
         "size of the most negative eigenvalue over the largest"
         if largest.low > 0
@@ -267,10 +279,10 @@ def _saddle(
     )  # fmt: skip
     record.look(
         "The weights are near a saddle: the gradient is almost 0, but the loss falls by "
-        f"{100 * share:.2g}% of that of a constant prediction in a direction of negative curvature"
+        f"{share_words(fall)} of that of a constant prediction in a direction of negative curvature"
         f"{part_of(samples)}.",
-        number=number,
-        usual="below 0.1 at a minimum",
+        number=fall,
+        usual=less_than(STILL_FALLING, f"below {STILL_FALLING:g} at a minimum"),
         action="Train on from slightly disturbed weights, or start again from random ones.",
         figure="spectrum",
     )

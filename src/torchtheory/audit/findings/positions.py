@@ -17,6 +17,7 @@ from torchtheory.models.losses import labeling_loss
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.targets import IGNORED, position_words
+from torchtheory.report.numbers import share_words
 from torchtheory.training.losses.risks import sample_losses
 
 #: Samples with an error, or without one, below which the spread of shares says little.
@@ -111,15 +112,16 @@ def position_errors(problem: Problem, record: FindingRecord) -> None:
     train = _quantities(record, "train", counted["train"], label, per)
     if problem.test is None:
         record.headline(
-            f"It errs at {train.estimate:.1%} of the {label}s of the training data; without test "
+            f"It errs at {share_words(train)} of the {label}s of the training data; without test "
             f"data nothing is known about new {one}s."
         )
         return
     test = _quantities(record, "test", counted["test"], label, per)
     record.headline(
-        f"It errs at {train.estimate:.1%} of the {label}s of the training data and at "
-        f"{test.estimate:.1%} of those of the test data; with {record.confidence:.0%} confidence "
-        f"at {test.low:.1%} to {test.high:.1%} of those of new {one}s.",
+        f"It errs at {share_words(train)} of the {label}s of the training data and at "
+        f"{test.estimate:.1%} of those of {len(counted['test'].labels):,} test {one}s; with "
+        f"{record.confidence:.0%} confidence at {test.low:.1%} to {test.high:.1%} of those of "
+        f"new {one}s.",
     )
     _against_the_most_frequent(problem, record, counted["test"], label)
     _gap(record, train, test, label)
@@ -214,8 +216,8 @@ def _against_the_most_frequent(
         samples=counted.samples,
     )
     compared = (
-        f"it errs at {counted.error:.1%} of the {label}s of new data, and always naming the most "
-        f"frequent {label} of the training data at "
+        f"it errs at {counted.error:.1%} of the {int(counted.labels.sum()):,} {label}s of the test "
+        f"data, and always naming the most frequent {label} of the training data at "
         f"{float(trivial.sum() / counted.labels.sum()):.1%}."
     )
     if gain.high < 0:
@@ -240,8 +242,8 @@ def _gap(record: FindingRecord, train: Interval, test: Interval, label: str) -> 
         basis=f"{record.confidence:.4g} {test.test}",
     )  # fmt: skip
     both = (
-        f"it errs at {train.estimate:.1%} of the {label}s of the training data and at "
-        f"{test.estimate:.1%} of those of new data."
+        f"it errs at {share_words(train)} of the {label}s of the training data and at "
+        f"{share_words(test)} of those of new data."
     )
     usual = below(LARGE_GAP)
     if number.low > LARGE_GAP:

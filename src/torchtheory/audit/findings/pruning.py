@@ -20,6 +20,7 @@ from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import below
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -278,6 +279,7 @@ def _assess(
     figure: str,
 ) -> None:
     _, low, high = weights
+    usual = below(MANY_WEIGHTS, f"below {MANY_WEIGHTS:.0%}")
     many_units = units is not None and units[0][1] >= MANY_UNITS
     if many_units:
         assert units is not None
@@ -285,7 +287,7 @@ def _assess(
             f"{units[0][1]:.0%} of the units of every hidden layer can go for at most {LOSS:.0%} "
             "of accuracy: the network is wider than this task needs.",
             number=units[1],
-            usual=f"below {MANY_UNITS:.0%}",
+            usual=below(MANY_UNITS, f"below {MANY_UNITS:.0%}"),
             action="Remove them (torchtheory.training.pruning.units.prune_units gives the smaller "
             "network), or train a narrower one.",
             figure=figure,
@@ -295,7 +297,7 @@ def _assess(
             f"{low:.0%} of the weights, the smallest ones, can go for at most {LOSS:.0%} of "
             "accuracy: the network is larger than this task needs.",
             number=number,
-            usual=f"below {MANY_WEIGHTS:.0%}",
+            usual=usual,
             action="Prune it (torchtheory.training.pruning.magnitude.prune), or train a smaller "
             "one.",
             figure=figure,
@@ -305,9 +307,11 @@ def _assess(
             f"The weights are in use: removing the smallest {high:.0%} of them costs more than "
             f"{LOSS:.0%} of accuracy.",
             number=number,
-            usual=f"below {MANY_WEIGHTS:.0%}",
+            usual=usual,
             figure=figure,
         )
+    elif units is None or units[0][2] > MANY_UNITS or high > MANY_WEIGHTS:
+        record.open(number, usual, figure=figure)
     can = f"{low:.0%} of the weights can go" if low else "It was not shown that any weights can go"
     cannot = f"{high:.0%} cannot" if low else f"but that {high:.0%} of them cannot"
     record.headline(f"{can}." if high >= 1 else f"{can}, {cannot}.")

@@ -41,7 +41,7 @@ def noise(problem: Problem, record: FindingRecord) -> None:
     variance += part * (float(by_sample.var()) / n if n > 1 else math.inf)
     half = float(special.stdtrit(draws - 1, (1 + record.confidence) / 2)) * math.sqrt(variance)
     mean, here = float(losses.mean()), float(sample_losses(problem, samples).double().mean())
-    number = record.quantity(
+    record.quantity(
         "expected-train-loss", "loss on the training data, averaged over the model's noise", mean,
         error=half, basis=f"{record.confidence:.4g} Student t over {draws} draws of the noise",
         samples=samples,
@@ -68,7 +68,5 @@ def noise(problem: Problem, record: FindingRecord) -> None:
         record.look(
             "The model draws random numbers also in evaluation mode, so that it answers "
             f"differently each time; its loss is {mean:.3g} on average.",
-            number=number,
-            usual="no noise when a classifier is used",
             action="If that is not meant, look for F.dropout without training=self.training.",
         )

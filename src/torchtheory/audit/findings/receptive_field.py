@@ -28,6 +28,7 @@ from torchtheory.core.budget import time_left
 from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
 from torchtheory.core.figure import COLORS
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import above
 from torchtheory.models.problem import Problem
 from torchtheory.tracing.passes import network_of
 
@@ -145,7 +146,7 @@ def _effective(problem: Problem, record: FindingRecord, last: Dependence) -> Eff
         sides = torch.tensor([max(f.size) for f in found], dtype=torch.float64)
         record.quantity(
             "effective-field",
-            "side of an even field with the same spread of squared gradients, mean over samples",
+            "side of an even field with the same spread of squared gradients, on average",
             mean_range(sides, len(samples), samples.population, record.confidence),
             samples=samples,
             unit="places",
@@ -174,24 +175,34 @@ def _assess(
         sees += f", and looks at about {_by(round(s) for s in seen.size)} of it"
     figure = "field" if any(f.name == "field" for f in record.figures) else ""
     if last.whole:
-        record.fine(f"{sees}: the whole extent of the input.", number=number, figure=figure)
+        record.fine(
+            f"{sees}: the whole extent of the input.",
+            number=number,
+            usual=above(SMALL_PART),
+            figure=figure,
+        )
         return
     if _has_places(problem, last.places):
         record.headline(f"{sees}; outputs have places of their own, so each sees that much.")
         return
-    if number.value >= SMALL_PART or not _forgets(problem, last):
+    if number.value >= SMALL_PART:
         record.fine(
-            f"{sees}; what follows joins them"
-            + (" and knows where they are." if number.value < SMALL_PART else "."),
+            f"{sees}; what follows joins them.",
             number=number,
+            usual=above(SMALL_PART),
             figure=figure,
         )
+        return
+    if not _forgets(problem, last):
+        record.fine(f"{sees}; what follows joins them and knows where they are.", figure=figure)
         return
     record.look(
         f"{sees}, and what follows joins all places alike: how parts that are further apart are "
         "arranged is not seen.",
         number=number,
-        usual=f"above {SMALL_PART:g}, or a layer behind it that knows the places",
+        usual=above(
+            SMALL_PART, f"above {SMALL_PART:g}, or a layer behind it that knows the places"
+        ),
         action="If what tells the classes apart is larger than that, add layers, strides, pooling "
         "or dilation before the last pooling; if texture does, nothing is to be done.",
         figure=figure,

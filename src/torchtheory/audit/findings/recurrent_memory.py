@@ -16,9 +16,10 @@ from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.quantity import Quantity
-from torchtheory.core.usual import above
+from torchtheory.core.usual import above, below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.report.numbers import size_words
 from torchtheory.sequences.recurrent.gradients import (
     RECURRENT_OPERATIONS,
     LayerMemory,
@@ -206,7 +207,7 @@ def _assess(record: FindingRecord, memories: list[LayerMemory], samples: Samples
     logs = _range(tops, record.confidence)
     growth = record.quantity(
         "gradient-growth",
-        "largest factor by which a change of the state grows",
+        "largest factor by which a change of the state grows, geometric mean over samples",
         replace(
             logs,
             estimate=_exp(logs.estimate),
@@ -217,10 +218,10 @@ def _assess(record: FindingRecord, memories: list[LayerMemory], samples: Samples
     )
     if logs.low > math.log(LARGE_GROWTH):
         record.defect(
-            f"A small change of the state grows by a factor of {growth.value:.2g} over the "
-            "sequence: gradients explode.",
+            f"A small change of the state grows by a factor of {size_words(growth)} over the "
+            f"sequence, in the geometric mean over samples{part_of(samples)}: gradients explode.",
             number=growth,
-            usual=f"below {LARGE_GROWTH:.0f}",
+            usual=below(LARGE_GROWTH),
             action="Clip gradients, start from an orthogonal recurrent matrix, or use a gated "
             "layer.",
             figure="memory",
@@ -245,7 +246,7 @@ def _assess_reach(
             else ""
         )
         record.look(
-            f"Gradients reach back {reach.value:.0f} of {longest} steps, to where {SHARE:.0%} of "
+            f"Gradients reach back {size_words(reach)} of {longest} steps, to where {SHARE:.0%} of "
             f"a change is left{sure}{part}.",
             number=reach,
             usual=usual,
@@ -254,9 +255,9 @@ def _assess_reach(
             figure="memory",
         )
         return
-    words = "all" if reach.value >= longest - 0.5 else f"{reach.value:.0f} of"
+    words = "all" if reach.low >= longest - 0.5 else f"{size_words(reach)} of"
     record.fine(
-        f"Gradients reach back {words} {longest} steps{part}.",
+        f"Gradients reach back {words} {longest} steps on average{part}.",
         number=reach,
         usual=usual,
         figure="memory",

@@ -82,7 +82,7 @@ def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
     if len(samples) == samples.population:
         record.quantity(
             "sharpness-range",
-            f"largest over smallest sharpness of the same function, factors {FACTORS[0]:g} to "
+            f"largest over smallest sharpness of one function, factors {FACTORS[0]:g} to "
             f"{FACTORS[-1]:g}",
             high / low,
             samples=samples,

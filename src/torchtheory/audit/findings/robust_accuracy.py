@@ -20,7 +20,9 @@ from torchtheory.core.errors import NotConverged, TorchTheoryError, UnsupportedM
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import above
 from torchtheory.models.problem import Problem
+from torchtheory.report.numbers import share_words
 from torchtheory.robustness.attacks.shortest import DeepFool
 from torchtheory.robustness.bounds.graph import Bend, Largest
 from torchtheory.robustness.bounds.output_bounds import BoundedNetwork, Method
@@ -179,10 +181,10 @@ def _list(
     tightest: bool,
 ) -> None:
     for k, radius in enumerate(RADII, 1):
-        moved = f"when {at.step.format(f'{radius:.0%}')}"
+        step = f"a step of {radius:.0%}"
         record.quantity(
             f"attacked-accuracy-{k}",
-            f"accuracy that an attack leaves {moved}, at most",
+            f"accuracy that an attack with {step} leaves, at most",
             attacked[k],
             samples=at.samples,
         )
@@ -191,7 +193,7 @@ def _list(
             most = certified[k].high if tightest else max(certified[k].high, attacked[k].high)
             record.quantity(
                 f"certified-accuracy-{k}",
-                f"accuracy that is certain {moved}, at least",
+                f"accuracy that is certain under {step}, at least",
                 certified[k].estimate,
                 low=certified[k].low,
                 high=most,
@@ -212,15 +214,15 @@ def _assess(
         none = not any(c.estimate for c in certified[1:])
         sure = "none is certain" if none else f"{_listed(certified)} provably stay right"
     record.headline(
-        f"{clean.estimate:.0%} of the {at.name} samples are classified right. When {_steps(at)}, "
-        f"an attack leaves {_listed(attacked)} right, and {sure}{at.part}."
+        f"{clean.estimate:.0%} of {len(at.x):,} {at.name} samples are classified right. When "
+        f"{_steps(at)}, an attack leaves {_listed(attacked)} right, and {sure}{at.part}."
     )
     chance = 1 / at.classes
-    usual = f"above {chance:.2g}, which is guessing"
+    usual = above(chance, f"above {chance:.2g}, which is guessing")
     if clean.low > chance and tiny.high < chance:
         record.look(
-            f"When {at.step.format(f'{RADII[0]:.0%}')}, accuracy falls from {clean.estimate:.0%} "
-            f"to {tiny.estimate:.0%}, which is worse than guessing{at.part}.",
+            f"When {at.step.format(f'{RADII[0]:.0%}')}, accuracy falls from {share_words(clean)} "
+            f"to {share_words(tiny)}, which is worse than guessing{at.part}.",
             number=_number(record, "attacked-accuracy-1"),
             usual=usual,
             action="Check that inputs are on the scale of training; then train with perturbed "
@@ -229,12 +231,14 @@ def _assess(
         )
     elif largest.low > chance:
         record.fine(
-            f"When {at.step.format(f'{RADII[-1]:.0%}')}, an attack leaves an accuracy of "
-            f"{largest.estimate:.0%}{at.part}.",
+            f"When {at.step.format(f'{RADII[-1]:.0%}')}, an attack leaves {share_words(largest)} "
+            f"right{at.part}.",
             number=_number(record, f"attacked-accuracy-{len(RADII)}"),
             usual=usual,
             figure="sandwich",
         )
+    elif clean.low > chance and tiny.low < chance:
+        record.open(_number(record, "attacked-accuracy-1"), usual, figure="sandwich")
 
 
 def _listed(shares: list[Interval]) -> str:

@@ -26,6 +26,7 @@ from torchtheory.core.usual import above, below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.primer.norms import pairwise_distances
+from torchtheory.report.numbers import size_words
 from torchtheory.robustness.lipschitz.bound import bounds_about
 from torchtheory.robustness.lipschitz.layers import (
     LayerNorm,
@@ -127,7 +128,10 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
         size=(5, 2.6),
     )
     if largest == 0:
-        record.headline(f"The output does not depend on the input (bound {bound:.3g}).")
+        record.headline(
+            f"At the {len(points)} points tried the output does not depend on the input (bound "
+            f"{bound:.3g})."
+        )
         return
     record.headline(
         f"The network amplifies a change of its input by at least {largest:.3g} somewhere, and "
@@ -164,7 +168,7 @@ def _assess_steepness(
     ratio = quotient(steepest, quotient(outputs, inputs))
     number = record.quantity(
         "relative-steepness",
-        "steepest slope at the median training sample, over the slope from one sample to another",
+        "steepest slope at the median sample, over the slope from sample to sample",
         ratio.estimate,
         low=ratio.low,
         high=ratio.high,
@@ -172,7 +176,7 @@ def _assess_steepness(
         samples=used,
     )
     said = (
-        f"At the median sample the steepest direction is {ratio.estimate:.3g} times as steep as "
+        f"At the median sample the steepest direction is {size_words(number)} times as steep as "
         f"the way from one sample to another{part_of(used)}."
     )
     usual = below(STEEP)
@@ -426,14 +430,14 @@ def _assess_distances(
     ratio = median_interval((distances / typical)[known].cpu(), record.confidence)
     share = record.quantity(
         "relative-boundary-distance",
-        "median smallest perturbation found that changes the class, over the distance between "
-        "samples of two classes, at most",
+        "median perturbation found that changes the class, over the distance of classes",
         ratio,
         samples=samples,
     )
     said = (
-        f"Moving an input by {100 * ratio.estimate:.2g}% of the distance between samples of two "
-        f"classes is enough to change the class of half of the {len(samples)} {name} samples tried"
+        f"Moving an input by {size_words(share)} of the distance between samples of two "
+        f"classes is enough to change the class of half of the {name} samples ({len(samples)} were "
+        "tried)"
     )
     usual = above(SMALL)
     shown = (distances / typical)[known & torch.isfinite(distances)].cpu().numpy()

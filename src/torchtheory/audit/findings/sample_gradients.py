@@ -21,6 +21,7 @@ from torchtheory.core.intervals import Interval
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.report.numbers import size_words
 
 #: Gradients that are taken one by one for their noise, and the fewest it is told from.
 GRADIENTS, FEWEST_GRADIENTS = 64, 8
@@ -80,7 +81,7 @@ def _record_gradient(
         else f"jackknife over groups, {len(samples):,} of {samples.population:,} samples; the part "
         "that is noise is taken off"
     )
-    record.quantity(
+    norm = record.quantity(
         "gradient-norm", "norm of the gradient of the training loss", math.sqrt(square.estimate),
         low=math.sqrt(square.low), high=math.sqrt(square.high), basis=basis, samples=samples,
     )  # fmt: skip
@@ -89,21 +90,20 @@ def _record_gradient(
     value, low, high = (
         1 / v if v > 0 else math.inf for v in (ratio.estimate, ratio.high, ratio.low)
     )
-    record.quantity(
+    scale = record.quantity(
         "gradient-noise-scale", "batch at which the gradient's noise equals the gradient",
         value, low=low, high=high, unit="samples", samples=samples,
         basis=f"jackknife over groups, {len(samples):,} of {samples.population:,} samples",
     )  # fmt: skip
     if math.isfinite(high):
         record.advise(
-            f"Batches far beyond {max(1.0, value):,.0f} samples hardly reduce the number of steps "
+            f"Batches far beyond {max(1.0, high):,.0f} samples hardly reduce the number of steps "
             f"at these weights{part_of(samples)}: there the gradient stands out of its noise."
         )
-    known = f"about {max(1.0, value):,.0f}" if math.isfinite(high) else f"more than {low:,.0f}"
+    known = size_words(scale) if high > 1 else "1"
     record.headline(
-        f"The gradient of the training loss has norm "
-        f"{math.sqrt(square.estimate):.2g}{part_of(samples)}: it stands out of the noise of "
-        f"batches of {known} samples.",
+        f"The gradient of the training loss has norm {size_words(norm)}{part_of(samples)}: it "
+        f"stands out of the noise of batches of {known} samples.",
     )
 
 

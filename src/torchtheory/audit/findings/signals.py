@@ -16,9 +16,12 @@ from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import above as more_than
+from torchtheory.core.usual import between
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.report.numbers import size_words
 from torchtheory.tracing.watching import LayerSignal, watch_signals
 
 #: Samples looked at, and groups of them whose spread gives the range of a number.
@@ -32,7 +35,11 @@ DEPTH_SCALES = 6.0
 SELDOM = 0.05
 
 #: What a ratio of sizes at the two ends of a network usually is.
-USUAL_RATIO = f"between {math.exp(-DEPTH_SCALES):.2g} and {math.exp(DEPTH_SCALES):.0f}"
+USUAL_RATIO = between(
+    math.exp(-DEPTH_SCALES),
+    math.exp(DEPTH_SCALES),
+    f"between {math.exp(-DEPTH_SCALES):.2g} and {math.exp(DEPTH_SCALES):.0f}",
+)
 
 
 @finding(
@@ -56,7 +63,8 @@ def gradients_by_depth(problem: Problem, record: FindingRecord) -> None:
     if len(now) < 2:
         record.not_applicable("A-130", statement, "fewer than two layers have a weight matrix")
         return
-    started = None if problem.initial is None else _at(problem, problem.initial, parts, shares)
+    before = None if problem.initial is None else _at(problem, problem.initial, parts)
+    started = None if before is None else _together(before, shares)
     _tabulate_signals(problem, record, now, started)
     backward = _ratio(now[0].backward, now[-1].backward)
     if math.isnan(backward):
@@ -96,8 +104,8 @@ def gradients_by_depth(problem: Problem, record: FindingRecord) -> None:
         size=(8, 2.8),
     )
     bad = _assess_depth(record, ratio, forward, depth, samples)
-    if started is not None:
-        bad |= _assess_start(problem, record, started, ratio)
+    if before is not None:
+        bad |= _assess_start(problem, record, before, shares, samples)
     if not bad and backward > 0 and not _within(ratio):
         record.not_done(
             "A-130",
@@ -106,7 +114,7 @@ def gradients_by_depth(problem: Problem, record: FindingRecord) -> None:
             "with depth; give a larger budget",
         )
         return
-    sentence = _in_words(backward, depth, part)
+    sentence = _in_words(ratio, depth, part)
     record.headline(sentence)
     if not bad and backward > 0:
         record.fine(sentence, number=ratio, usual=USUAL_RATIO, figure="depth")
@@ -166,22 +174,42 @@ def _ratio_range(
 
 
 def _assess_start(
-    problem: Problem, record: FindingRecord, started: list[LayerSignal], ratio: Quantity
+    problem: Problem,
+    record: FindingRecord,
+    watched: list[list[LayerSignal]],
+    shares: Tensor,
+    samples: Samples,
 ) -> bool:
     """Whether signals did not survive at the weights training began with."""
+    started = _together(watched, shares)
     before = _ratio(started[0].backward, started[-1].backward)
-    ahead = _ratio(started[-1].forward, started[0].forward)
+    if math.isnan(before):
+        return False
     asleep = _layers_of_zeros(problem.initial or {})
     if before == 0 and asleep:  # on purpose: it has a gradient, and others after its first step
         record.note(f"Layer {asleep[0]} began with weights of 0, which let no gradient pass.")
         return False
-    problems = _lost(before, before, "gradients") + _lost(ahead, ahead, "activations")
+    back = record.quantity(
+        "gradient-ratio-at-start",
+        "gradient at the first layer over that at the last, at the initial weights",
+        _ratio_range(watched, shares, samples, record, "backward", 0, -1),
+        samples=samples,
+    )
+    ahead = record.quantity(
+        "activation-ratio-at-start",
+        "activations of the last layer over the first, at the initial weights",
+        _ratio_range(watched, shares, samples, record, "forward", -1, 0),
+        samples=samples,
+    )
+    gradients = _lost(back.low, back.high, "gradients")
+    problems = gradients + _lost(ahead.low, ahead.high, "activations")
     if not problems:
         return False
     depth = len(started)
     record.defect(
-        f"Signals did not survive the {depth} layers at the weights training began with: "
-        f"{' and '.join(problems)}.",
+        f"Signals did not survive the {depth} layers at the weights training began with"
+        f"{part_of(samples)}: {' and '.join(problems)}.",
+        number=back if gradients else ahead,
         usual=USUAL_RATIO,
         action=_remedy(before, depth),
         figure="depth",
@@ -190,10 +218,10 @@ def _assess_start(
 
 
 def _at(
-    problem: Problem, point: Parameters, parts: list[Samples], shares: Tensor
-) -> list[LayerSignal] | None:
+    problem: Problem, point: Parameters, parts: list[Samples]
+) -> list[list[LayerSignal]] | None:
     try:
-        return _together(_in_parts(problem, parts, {**problem.parameters, **point}), shares)
+        return _in_parts(problem, parts, {**problem.parameters, **point})
     except TorchTheoryError:
         return None
 
@@ -232,15 +260,26 @@ def _assess_depth(
     """Whether signals do not survive, wherever in their ranges the true sizes lie."""
     part = part_of(samples)
     gradients = _lost(backward.low, backward.high, "gradients")
-    if backward.value == 0 and clopper_pearson(0, len(samples), record.confidence).high <= SELDOM:
-        gradients = _lost(0.0, 0.0, "gradients")
+    number, usual = backward if gradients else forward, USUAL_RATIO
+    if backward.value == 0 and not gradients:
+        number = record.quantity(
+            "samples-with-a-gradient",
+            "share of samples with a gradient at the first layer",
+            clopper_pearson(0, len(samples), record.confidence),
+            samples=samples,
+        )
+        usual = more_than(SELDOM)
+        if number.high <= SELDOM:
+            gradients = ["at none of these samples a gradient reaches the first layer"]
     problems = gradients + _lost(forward.low, forward.high, "activations")
     if not problems:
         return False
+    if not gradients:
+        number, usual = forward, USUAL_RATIO
     record.defect(
         f"Signals do not survive the {depth} layers{part}: {' and '.join(problems)}.",
-        number=backward if gradients else forward,
-        usual=USUAL_RATIO,
+        number=number,
+        usual=usual,
         action=_remedy(backward.value, depth),
         figure="depth",
     )
@@ -260,8 +299,9 @@ def _lost(low: float, high: float, what: str) -> list[str]:
     grown = low > math.exp(DEPTH_SCALES)
     if not grown and not 0 < high < math.exp(-DEPTH_SCALES):
         return []
-    size = math.sqrt(low * high) if low > 0 else high
-    fold = f"{size if grown else 1 / size:.2g}-fold"
+    fold = f"{low:.2g}-fold or more" if grown else f"{1 / high:.2g}-fold or more"
+    if low == high:
+        fold = fold.removesuffix(" or more")
     if what == "gradients":
         word = "explode" if grown else "vanish"
         return [f"gradients {word} ({fold} on the way back to the first layer)"]
@@ -278,13 +318,18 @@ def _remedy(ratio: float, depth: int) -> str:
     )
 
 
-def _in_words(ratio: float, depth: int, part: str) -> str:
-    if 0.5 <= ratio <= 2:
-        return f"Gradients keep their size over the {depth} layers (factor {ratio:.2g}){part}."
-    if ratio == 0:
-        return f"No gradient reaches the first of {depth} layers{part}."
-    word, size = ("grow", ratio) if ratio > 1 else ("shrink", 1 / ratio)
-    return f"Gradients {word} {size:.3g}-fold from the last to the first of {depth} layers{part}."
+def _in_words(ratio: Quantity, depth: int, part: str) -> str:
+    if ratio.value == 0:
+        return f"No gradient was seen at the first of {depth} layers{part}."
+    if ratio.low >= 0.5 and ratio.high <= 2:
+        return (
+            f"Gradients keep their size over the {depth} layers (factor {size_words(ratio)}){part}."
+        )
+    word = "grow" if ratio.low > 1 else "shrink" if ratio.high < 1 else "change"
+    return (
+        f"Gradients {word} from the last to the first of {depth} layers, by a factor of "
+        f"{size_words(ratio)}{part}."
+    )
 
 
 def _ratio(one: float, other: float) -> float:

@@ -15,9 +15,11 @@ from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.figure import COLORS, label_text
 from torchtheory.core.intervals import COUNTED, Interval, clopper_pearson
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.report.numbers import share_words
 from torchtheory.tracing.watching import WatchedUnits, watch_units
 
 #: Samples looked at, and groups of them whose spread gives the range of a number.
@@ -82,14 +84,14 @@ def units(problem: Problem, record: FindingRecord) -> None:
         _silent_range(found, samples, record.confidence),
         samples=samples,
     )
-    flat = record.quantity(
+    record.quantity(
         "flat-slopes",
         "slopes below a hundredth of the largest",
         _flat_range(found, samples, record.confidence),
         samples=samples,
     )
     shown = "units" if len(found) > 1 else ""
-    _assess_units(record, found, silent, flat, part_of(samples), shown)
+    _assess_units(record, found, silent, samples, shown)
     if shown:
         record.figure(
             shown,
@@ -183,27 +185,43 @@ def _assess_units(
     record: FindingRecord,
     found: list[WatchedUnits],
     silent: Quantity,
-    flat: Quantity,
-    part: str,
+    samples: Samples,
     figure: str,
 ) -> None:
     # a sigmoid's slope is 0 by rounding alone: such a unit is saturated, not dead
-    dead = [u for u in found if u.silent_share > MUCH_SILENT and u.function not in SMOOTH]
-    saturating = [
-        u
-        for u in found
-        if u.flat > MUCH_FLAT
-        and u not in dead
-        and u.function in (*SMOOTH, "hardtanh", "hardsigmoid")
+    bent = [u for u in found if u.function not in SMOOTH]
+    dead = [u for u in bent if u.silent_share > MUCH_SILENT]
+    curved = [
+        u for u in found if u not in dead and u.function in (*SMOOTH, "hardtanh", "hardsigmoid")
     ]
+    saturating = [u for u in curved if u.flat > MUCH_FLAT]
+    part, n = part_of(samples), len(samples)
+    least = below(MUCH_SILENT, f"below {MUCH_SILENT:.0%} in each layer")
+    usual_flat = below(MUCH_FLAT, f"below {MUCH_FLAT:.0%} in each layer")
+    silent_there = flat_there = None
+    if bent:
+        silent_there = _largest_of(
+            record, "silent-units-of-a-layer",
+            f"units active at under {SELDOM:.0%} of samples, in the layer with most of them",
+            [_silent_range([u], samples, 1 - (1 - record.confidence) / len(bent)) for u in bent],
+            samples,
+        )  # fmt: skip
+    if curved:
+        flat_there = _largest_of(
+            record, "flat-slopes-of-a-layer",
+            "slopes below a hundredth of the largest, in the layer with most of them",
+            [_flat_range([u], samples, 1 - (1 - record.confidence) / len(curved)) for u in curved],
+            samples,
+        )  # fmt: skip
     if dead:
         worst = max(dead, key=lambda u: u.silent_share)
+        which = "the training samples" if n >= samples.population else "the samples looked at"
         record.defect(
             f"{worst.silent_share:.0%} of the {worst.units} units after {_place(worst)} are dead: "
-            f"their {worst.function} is flat at every training sample{part}, so no gradient "
-            "reaches their weights and they cannot recover.",
-            number=silent,
-            usual="fewer than half in every layer",
+            f"their {worst.function} is flat at all {n:,} of {which}{part}, so no gradient from "
+            "these reaches their weights and they cannot recover.",
+            number=silent_there,
+            usual=least,
             action="Dead units stay dead under gradient descent: initialize anew with a smaller "
             "learning rate or biases of 0, or use an activation without a flat side "
             "(nn.LeakyReLU).",
@@ -213,10 +231,10 @@ def _assess_units(
         worst = max(saturating, key=lambda u: u.flat)
         record.defect(
             f"{worst.flat:.0%} of the {worst.function} outputs after {_place(worst)} are "
-            f"saturated{part}: their slope is below a hundredth of its largest value, and "
-            "gradients are multiplied by it.",
-            number=flat,
-            usual="below 90% in every layer",
+            f"saturated at {n:,} training samples{part}: their slope is below a hundredth of its "
+            "largest value, and gradients are multiplied by it.",
+            number=flat_there,
+            usual=usual_flat,
             action="Scale the inputs to mean 0 and variance 1 and the weights to variance 1/fan-in "
             "(nn.init.xavier_normal_), so that what the activation gets is of order 1.",
             figure=figure,
@@ -224,15 +242,43 @@ def _assess_units(
     total = sum(u.units for u in found)
     count = sum(int(u.silent.sum()) for u in found)
     if count:
-        record.headline(f"{count} of {total} hidden units never pass a gradient{part}.")
-    if not dead and not saturating:
+        record.headline(
+            f"{count} of {total} hidden units pass no gradient at any of {n:,} training "
+            f"samples{part}."
+        )
+    if dead or saturating:
+        return
+    if silent_there is not None:
         record.fine(
-            f"Gradients reach the weights of the hidden units: {1 - silent.value:.0%} of the "
-            f"{total} are active at {SELDOM:.0%} of the samples or more{part}.",
-            number=silent,
-            usual="fewer than half in every layer",
+            f"Gradients reach the weights of the hidden units: of {total}, {share_words(silent)} "
+            f"are active at fewer than {SELDOM:.0%} of the samples{part}.",
+            number=silent_there,
+            usual=least,
             figure=figure,
         )
+    if flat_there is not None:
+        record.fine(
+            f"Gradients pass the saturating activations: in the layer with most flat slopes they "
+            f"are {share_words(flat_there)} of all{part}.",
+            number=flat_there,
+            usual=usual_flat,
+            figure=figure,
+        )
+
+
+def _largest_of(
+    record: FindingRecord, name: str, label: str, shares: list[Interval], samples: Samples
+) -> Quantity:
+    """The largest of several shares, whose ranges hold at once."""
+    return record.quantity(
+        name,
+        label,
+        max(s.estimate for s in shares),
+        low=max(s.low for s in shares),
+        high=max(s.high for s in shares),
+        basis=f"{record.confidence:.4g} {shares[0].test}, all layers at once",
+        samples=samples,
+    )
 
 
 def _place(found: WatchedUnits) -> str:

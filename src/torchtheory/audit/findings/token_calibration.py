@@ -10,6 +10,7 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.calibration import (
     Repair,
     judge_calibration,
+    loss_saved,
     plot_reliability,
     tabulate_bins,
     too_few_to_judge,
@@ -62,7 +63,7 @@ def token_calibration(problem: Problem, record: FindingRecord) -> None:
     error = record.quantity(
         "calibration-error", f"expected calibration error per {label}", found.error, samples=samples
     )
-    record.quantity(
+    gap = record.quantity(
         "mean-confidence-gap",
         f"mean confidence minus accuracy per {label} of new data",
         found.excess,
@@ -83,6 +84,7 @@ def token_calibration(problem: Problem, record: FindingRecord) -> None:
         confidence,
         right,
         error,
+        gap,
         found.test,
         repaired,
         f"at the {len(right):,} {label}s of {len(samples):,} test {one}s",
@@ -146,4 +148,4 @@ def _repair(problem: Problem, record: FindingRecord, samples: Samples) -> Repair
     )
     p, right = predicted_confidence(logits[rest] / half, labels[rest])
     bins = clustered_calibration(p, right, who[rest], level=record.confidence).bins
-    return Repair(number, before, after, gain, bins)
+    return Repair(number, loss_saved(record, gain, before), before, after, gain, bins)

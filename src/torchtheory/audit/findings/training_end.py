@@ -115,8 +115,7 @@ def _still_falling(
     share = replace(share, high=min(share.high, most), estimate=min(share.estimate, most))
     number = record.quantity(
         "loss-still-falling",
-        f"what {DESCENT} steps of gradient descent with step 1 / (2λ) take off the loss, as a "
-        "share of the loss of a constant prediction",
+        f"what {DESCENT} steps of gradient descent take off the loss, over that of a constant",
         share.estimate, low=share.low, high=share.high,
         basis=basis_of(samples, "the steps on samples that steer them and on others")
         if len(others) else "all samples, with either end of the range of λ",

@@ -18,6 +18,7 @@ from torchtheory.core.diagnosis import Area
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.intervals import Interval
 from torchtheory.core.quantity import Quantity
+from torchtheory.core.usual import above, at_most
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.fresh_weights import drawn_anew
@@ -88,7 +89,7 @@ def untrained(problem: Problem, record: FindingRecord) -> None:
         record.defect(
             _accusation(problem, explained, same=same),
             number=explained,
-            usual=f"above {limit:.2g}",
+            usual=above(limit, f"above {limit:.2g}"),
             action="Load the trained weights, and look at what load_state_dict returns: keys that "
             "are missing were left as they were drawn.",
         )
@@ -98,12 +99,12 @@ def _accusation(problem: Problem, explained: Quantity, *, same: bool) -> str:
     weights = (
         "its weights are those that training began with"
         if same
-        else "none of its weights can be told from a fresh draw"
+        else "its weights cannot be told from a fresh draw"
     )
     outputs = "its outputs say nothing about the training data"
     if problem.is_classification:
         share = float(problem.errors(problem.train).double().mean())
-        outputs = f"it errs on {share:.0%} of the training data"
+        outputs = f"it errs on {share:.0%} of {len(problem.train):,} training samples"
     return f"The network looks untrained: {weights}, and {outputs}."
 
 
@@ -188,7 +189,7 @@ def training_mode(problem: Problem, record: FindingRecord) -> None:
         f"{'behaves' if len(left) == 1 else 'behave'} differently from how the model is meant to "
         "be used. This audit ran it in evaluation mode.",
         number=number,
-        usual="none when the model is used",
+        usual=at_most(0, "none when the model is used"),
         action="Call model.eval() before you use or evaluate the model.",
     )
 
