@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.audit.causes.differential import differential
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import classification, deterministic, test_data
 from torchtheory.core.errors import InvalidInput
@@ -97,9 +98,12 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
         "says.",
         size=(4.6, 3.4),
     )
+    found = differential(problem)
+    cause = Rival(found.words, found.causes[0].action) if found.explained else None
     judge_calibration(
-        record, confidence, right, error, tested, repaired, f"on {len(samples):,} test samples"
-    )
+        record, confidence, right, error, tested, repaired, f"on {len(samples):,} test samples",
+        cause,
+    )  # fmt: skip
 
 
 def too_few_to_judge(
@@ -205,6 +209,14 @@ def repair_action(repaired: Repair | None) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Why new data is answered worse than training data, and what to do about that first."""
+
+    words: str
+    action: str
+
+
 def judge_calibration(
     record: FindingRecord,
     confidence: Tensor,
@@ -213,8 +225,12 @@ def judge_calibration(
     tested: CalibrationTest,
     repaired: Repair | None,
     where: str,
+    cause: Rival | None = None,
 ) -> None:
-    """Is it fine, worth a look or a defect that it is as sure as it is?"""
+    """Is it fine, worth a look or a defect that it is as sure as it is?
+
+    Where the test data is to blame, no temperature is advised: it would be fitted to the mistake.
+    """
     said, true = float(confidence.mean()), float(right.double().mean())
     sentence = f"It is {said:.1%} sure on average and right {true:.1%} of the time {where}"
     # a temperature that lowers the loss on samples it was not fitted to settles what bins may not
@@ -229,11 +245,13 @@ def judge_calibration(
     # too little confidence is a loss of information; too much misleads
     say = record.defect if error.low > LARGE and said > true else record.look
     way = "more" if said > true else "less"
+    blamed = cause is not None and said > true
     say(
-        f"{sentence}: it claims to be {way} certain than it is.",
+        f"{sentence}: it claims to be {way} certain than it is."
+        + (f" {cause.words}." if cause is not None and blamed else ""),
         number=error,
         usual=str(below(SMALL)),  # a repair that works has shown it where bins cannot
-        action=repair_action(repaired),
+        action=cause.action if cause is not None and blamed else repair_action(repaired),
         figure="reliability",
     )
 

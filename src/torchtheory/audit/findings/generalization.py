@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from scipy import stats
 
+from torchtheory.audit.causes.differential import differential
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.hypotheses import (
@@ -23,6 +24,7 @@ from torchtheory.core.intervals import (
     mean_interval,
     median_interval,
 )
+from torchtheory.core.naming import several
 from torchtheory.core.usual import above, below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -217,18 +219,18 @@ def _assess_test_error(
     trivial = most_frequent_errors(problem, problem.test) / len(problem.test)
     where = f"between {test.low:.1%} and {test.high:.1%} of new data"
     if test.low > trivial > 0:
+        cause, action = why_worse(problem, overfits=False)
         record.defect(
             "The network is worse than always naming the most frequent class of the training data: "
-            f"it errs on {test.estimate:.1%} of the test data, that rule on {trivial:.1%}.",
-            number=error, usual=f"below {trivial:.1%}", figure="risk",
-            action="Check that training and test data are prepared alike and that labels mean the "
-            "same in both.",
+            f"it errs on {test.estimate:.1%} of the test data, that rule on {trivial:.1%}.{cause}",
+            number=error, usual=below(trivial, f"below {trivial:.1%}"), figure="risk",
+            action=action,
         )  # fmt: skip
     elif gap.low > 0 and gap.value >= LARGE_GAP:
+        cause, action = why_worse(problem)
         record.look(
-            f"It overfits: it errs on {train.estimate:.1%} of the training data and on {where}.",
-            number=gap, usual=below(LARGE_GAP), figure="risk",
-            action="More data, weight decay, augmentation or an earlier stop would narrow the gap.",
+            f"It errs on {train.estimate:.1%} of the training data and on {where}.{cause}",
+            number=gap, usual=below(LARGE_GAP), figure="risk", action=action,
         )  # fmt: skip
     elif test.high >= trivial > 0:
         usual = below(trivial, f"below {trivial:.1%}, the error of the most frequent class")
@@ -246,6 +248,30 @@ def _assess_test_error(
             "the training data.",
             number=error, usual=f"below {trivial:.1%}, the most frequent class", figure="risk",
         )  # fmt: skip
+
+
+def why_worse(problem: Problem, *, overfits: bool = True) -> tuple[str, str]:
+    """Why new data is answered worse, as sentences that follow the symptom, and what to do.
+
+    Args:
+        overfits: whether over-fitting would explain so much.
+    """
+    found = differential(problem)
+    if found.explained:
+        return f" {found.words}.", found.causes[0].action
+    prepare = (
+        "Check that training and test data are prepared alike and that labels mean the same in "
+        "both."
+    )
+    if found.open:
+        return f" It may be that {found.possible}.", prepare
+    if not overfits:
+        return "", prepare
+    tried = several(found.excluded, len(found.excluded))
+    return (
+        f" It overfits: nothing else was found that explains it (tried: {tried}).",
+        "More data, weight decay, augmentation or an earlier stop would narrow the gap.",
+    )
 
 
 def _halves_agree(record: FindingRecord, wrong: torch.Tensor, delta: float, statement: str) -> None:
@@ -387,16 +413,20 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
     share = record.quantity("test-explained", "R² on new data", test, samples=problem.test)
     said = f"R² is {test.estimate:.3g} on the test data ({train.estimate:.3g} in training)"
     if test.high < 0:
+        cause, action = why_worse(problem, overfits=False)
         record.defect(
-            f"The network is worse on new data than the mean of the training targets: {said}.",
-            number=share, usual=usual,
-            action="Check that training and test data are prepared alike.",
+            f"The network is worse on new data than the mean of the training targets: {said}."
+            f"{cause}",
+            number=share, usual=usual, action=action,
         )  # fmt: skip
     elif train.estimate - test.high > 0 and train.estimate - test.estimate >= LARGE_LOSS:
+        cause, action = why_worse(problem)
         record.look(
-            f"It overfits: {said}.", number=share,
-            usual=f"less than {LARGE_LOSS} below that in training",
-            action="More data, weight decay or an earlier stop would narrow the gap.",
+            f"{said[:1].upper()}{said[1:]}.{cause}", number=share,
+            usual=above(
+                train.estimate - LARGE_LOSS, f"less than {LARGE_LOSS} below that in training"
+            ),
+            action=action,
         )  # fmt: skip
     elif test.low <= 0:
         record.open(share, usual)
