@@ -22,6 +22,8 @@ from torch.func import functional_call, hessian, jacrev, vmap
 import torchtheory as tt
 from torchtheory.audit import compare
 from torchtheory.audit.engine.finding import FindingRecord, all_findings, examine
+from torchtheory.audit.findings.further_training import MOST, train_further
+from torchtheory.audit.findings.optimization import precise
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.random import as_generator
 from torchtheory.models.problem import Problem
@@ -216,6 +218,7 @@ class Truth:
             "hessian-trace": float(self.eigenvalues.sum()),
             "mean-curvature": float(self.eigenvalues.mean()),
             "loss-still-falling": fall,
+            "loss-left-to-gain": self.left_to_gain() / max(risk, self.constant_loss()),
             "step-over-limit": RATE * top / 2,
             "loss-after-steps": self.descended(RATE, 20) / risk,
             "gradient-norm": math.sqrt(square),
@@ -229,6 +232,11 @@ class Truth:
             "parameter-movement": float(moved.norm() / self._initial.norm()),
             "disturbed-loss": self.disturbed(),
         }
+
+    def left_to_gain(self) -> float:
+        """What L-BFGS and Adam take off the loss when all samples steer them."""
+        problem = precise(self.problem)
+        return problem.risk(problem.train) - train_further(problem, problem.train, MOST).loss
 
     def disturbed(self) -> float:
         """The mean over so many random directions that its error is far below that of 16."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchtheory.audit.causes.differential import differential
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import classification, deterministic, test_data
+from torchtheory.audit.findings.over_draws import mixed_outputs
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
@@ -41,6 +42,9 @@ SIGNIFICANT = 0.001
 
 #: Calibration errors that are worth a look, and that are a defect.
 SMALL, LARGE = 0.05, 0.1
+
+#: Times that samples of a model with noise are given draws of their own.
+MIXES = 8
 
 STATEMENT = r"P(\hat y = y \mid \hat p) = \hat p"
 
@@ -72,14 +76,14 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
     samples = problem.test
     if too_few_to_judge(record, samples, LEAST):
         return
-    logits, labels = class_logits(problem, problem.outputs(samples), samples.y)
+    logits, labels = class_logits(problem, mixed_outputs(problem, samples), samples.y)
     confidence, right = predicted_confidence(logits, labels)
     bins = reliability_curve(confidence, right, level=record.confidence)
     tested = calibration_test(confidence, right, generator=record.generator)
     error = record.quantity(
         "calibration-error",
         "expected calibration error",
-        calibration_error(confidence, right, level=record.confidence),
+        _error_over_draws(problem, samples, record.confidence),
         samples=samples,
     )
     record.quantity(
@@ -135,6 +139,20 @@ def class_logits(problem: Problem, outputs: Tensor, y: Tensor) -> tuple[Tensor, 
 
 def _log(probability: Tensor) -> Tensor:
     return probability.double().clamp_min(torch.finfo(probability.dtype).tiny).log()
+
+
+def _error_over_draws(problem: Problem, samples: Samples, level: float) -> Interval:
+    """The calibration error; of a model with noise, its range covers several of its draws."""
+    found = []
+    for seed in range(MIXES if problem.draws_random_numbers else 1):
+        logits, labels = class_logits(problem, mixed_outputs(problem, samples, seed), samples.y)
+        found.append(calibration_error(*predicted_confidence(logits, labels), level=level))
+    if len(found) == 1:
+        return found[0]
+    return Interval(
+        found[0].estimate, min(f.low for f in found), max(f.high for f in found), level,
+        len(samples), f"{found[0].test}, over {MIXES} draws of the noise",
+    )  # fmt: skip
 
 
 def _gap(confidence: Tensor, right: Tensor, level: float) -> Interval:

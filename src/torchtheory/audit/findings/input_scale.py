@@ -68,14 +68,14 @@ def input_scale(problem: Problem, record: FindingRecord) -> None:
         record.look(
             f"The inputs are of size {size:.3g}, and networks train best on inputs of size 1.",
             number=typical,
-            usual=between(0.1, 10),
+            usual=below(HUGE),
             action="Subtract the mean of every feature and divide by its standard deviation before "
             "training; pixels in 0..255 are divided by 255.",
         )
     elif problem.test is None:
         record.fine(
             "The network does not fit the data better at another scale of the inputs.",
-            number=typical, usual=between(0.1, 10),
+            number=typical, usual=below(HUGE) if size <= HUGE else "",
         )  # fmt: skip
 
 
