@@ -236,7 +236,7 @@ class Truth:
     def left_to_gain(self) -> float:
         """What L-BFGS and Adam take off the loss when all samples steer them."""
         problem = precise(self.problem)
-        return problem.risk(problem.train) - train_further(problem, problem.train, MOST).loss
+        return problem.risk(problem.train) - train_further(problem, problem.train, MOST)[0].loss
 
     def disturbed(self) -> float:
         """The mean over so many random directions that its error is far below that of 16."""

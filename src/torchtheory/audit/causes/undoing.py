@@ -61,7 +61,8 @@ def undoings(problem: Problem) -> list[Undoing]:
         found += _column_order(train.x, test.x)
     for layout in every:
         found += _channels(train.x, test.x, layout)
-        found += _orientations(train.x, test.x, layout)
+        found += orientations(layout)
+        found += _moves(train.x, test.x, layout)
     return found
 
 
@@ -221,8 +222,8 @@ def _shaped(x: Tensor, layout: Layout) -> Tensor:
     return x.reshape(len(x), *layout.shape)
 
 
-def _orientations(train: Tensor, test: Tensor, layout: Layout) -> Iterator[Undoing]:
-    """Images mirrored, turned, transposed or moved; sequences reversed."""
+def orientations(layout: Layout) -> Iterator[Undoing]:
+    """Images mirrored, turned or transposed; sequences reversed."""
     maps: list[tuple[str, Callable[[Tensor], Tensor]]] = []
     if len(layout.places) == 1:
         (time,) = layout.places
@@ -244,20 +245,26 @@ def _orientations(train: Tensor, test: Tensor, layout: Layout) -> Iterator[Undoi
                     lambda x: x.transpose(rows, columns).flip(rows, columns),
                 ),
             ]
-        if (by := _moved(_shaped(train, layout), _shaped(test, layout), layout)) is not None:
-            down, right = by
-            maps.append(
-                (
-                    f"are moved by {down} pixels down and {right} to the right",
-                    lambda x: x.roll((-down, -right), (rows, columns)),
-                )
-            )
     for words, turn in maps:
+        yield Undoing("orientation", words, _in_shape(turn, layout))
 
-        def undo(x: Tensor, turn: Callable[[Tensor], Tensor] = turn) -> Tensor:
-            return turn(_shaped(x, layout)).reshape(x.shape)
 
-        yield Undoing("orientation", words, undo)
+def _in_shape(turn: Callable[[Tensor], Tensor], layout: Layout) -> Callable[[Tensor], Tensor]:
+    """A map of samples of a shape, for samples as they are given."""
+    return lambda x: turn(_shaped(x, layout)).reshape(x.shape)
+
+
+def _moves(train: Tensor, test: Tensor, layout: Layout) -> Iterator[Undoing]:
+    """Images moved by some pixels, as their means tell."""
+    if len(layout.places) != 2:
+        return
+    by = _moved(_shaped(train, layout), _shaped(test, layout), layout)
+    if by is not None:
+        down, right = by
+        yield Undoing(
+            "orientation", f"are moved by {down} pixels down and {right} to the right",
+            _in_shape(lambda x: x.roll((-down, -right), layout.places), layout),
+        )  # fmt: skip
 
 
 def _moved(train: Tensor, test: Tensor, layout: Layout) -> tuple[int, int] | None:

@@ -39,11 +39,13 @@ class Further:
         words: what was done.
         point: the parameters with the least loss on the samples that steered.
         loss: there.
+        way: points on the way there, the best after 1, 2, 4, ... gradients, and the last.
     """
 
     words: str
     point: Parameters
     loss: float
+    way: tuple[Parameters, ...]
 
 
 class _OutOfSteps(Exception):
@@ -59,22 +61,24 @@ def steps_in_time(problem: Problem, samples: Samples) -> int:
     return min(MOST, count) if count >= LEAST else 0
 
 
-def train_further(problem: Problem, samples: Samples, steps: int) -> Further:
-    """The best of L-BFGS and of Adam with two rates, each with so many gradients."""
+def train_further(problem: Problem, samples: Samples, steps: int) -> list[Further]:
+    """L-BFGS and Adam with two rates, each with so many gradients; the least loss first."""
     found = [_lbfgs(problem, samples, steps)]
     found += [_adam(problem, samples, steps, rate) for rate in RATES]
-    return min(found, key=lambda f: f.loss)
+    return sorted(found, key=lambda f: f.loss)
 
 
 def _followed(
     problem: Problem, samples: Samples, steps: int, run: Callable[[Tensor, _Watch], None]
-) -> tuple[Parameters, float]:
-    """The best point that a way of training came by."""
+) -> tuple[Parameters, float, tuple[Parameters, ...]]:
+    """The best point that a way of training came by, its loss, and points on the way."""
     start = flatten(problem.trainable).clone()
     watch = _Watch(problem, samples, steps, start)
     with suppress(_OutOfSteps, NonFinite):  # the best so far counts
         run(start.clone().requires_grad_(), watch)
-    return unflatten(watch.best, problem.trainable), watch.least
+    like = problem.trainable
+    way = tuple(unflatten(v, like) for v in [*watch.way, watch.best])
+    return unflatten(watch.best, like), watch.least, way
 
 
 class _Watch:
@@ -83,6 +87,8 @@ class _Watch:
     def __init__(self, problem: Problem, samples: Samples, steps: int, start: Tensor) -> None:
         self.problem, self.samples, self.left = problem, samples, steps
         self.best, self.least = start, problem.risk(samples)
+        self.way: list[Tensor] = []
+        self._seen, self._next = 0, 2  # the first is the start
 
     def __call__(self, vector: Tensor) -> Tensor:
         if self.left == 0:
@@ -93,6 +99,10 @@ class _Watch:
         loss = self.problem.at(point).risk(self.samples)
         if loss < self.least:
             self.best, self.least = here, loss
+        self._seen += 1
+        if self._seen == self._next:
+            self.way.append(self.best)
+            self._next *= 2
         vector.grad = gradient(self.problem, self.samples, parameters=point)
         return here.new_tensor(loss)
 

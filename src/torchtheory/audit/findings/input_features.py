@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+from scipy import stats
+from torch import Tensor
+
+from torchtheory.audit.causes.trial import costs, instead
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.data_overlap import NAMED
@@ -9,13 +14,16 @@ from torchtheory.audit.findings.hypotheses import one_label_per_sample
 from torchtheory.audit.findings.input_neighbors import real_inputs
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.naming import several
+from torchtheory.core.usual import below
 from torchtheory.data.columns import (
     common_share,
     constant_columns,
     copied_columns,
     telling_columns,
 )
+from torchtheory.data.telling import single_column_scores
 from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 
 #: Samples from which on equal columns are not an accident.
 FEWEST_ROWS = 32
@@ -29,6 +37,14 @@ OFTEN = 0.5
 #: Fewest samples that prove a column constant: one that is so in nine of ten cases would be the
 #: same in 44 samples with probability 0.01.
 ENOUGH = 44
+
+
+#: Features and samples that single features are judged on, at most, and the fewest samples.
+MOST_SCORED, SCORED, ENOUGH_TO_SCORE = 300, 3000, 100
+
+#: A feature stands out that tells so much of the label, and so much more than the next. One that
+#: varies with it in the same order is no other.
+TELLS, APART, ALIKE = 0.9, 0.4, 0.9
 
 
 def table_of_numbers(problem: Problem) -> str | None:
@@ -119,7 +135,7 @@ def _give_away(problem: Problem, record: FindingRecord) -> bool:
     level = alarm_level(record)
     found = telling_columns(problem.train.x, labels, level=level)
     if not found:
-        return False
+        return _stands_out(problem, record, labels)
     best = max(found, key=lambda c: c.explained)
     share: float | Interval = best.explained
     if len(problem.train) < problem.train.population:
@@ -137,7 +153,7 @@ def _give_away(problem: Problem, record: FindingRecord) -> bool:
         record.defect(
             f"Feature {best.column} is a {what}, which can be read off it without exception.",
             number=number,
-            usual=f"below {COPY}",
+            usual=below(COPY) if number.low >= COPY else f"below {COPY}",
             action="Drop it: a network that is given the answer learns nothing else.",
         )
     else:
@@ -148,3 +164,51 @@ def _give_away(problem: Problem, record: FindingRecord) -> bool:
             action="Make sure that it is known before the label is, and not computed from it.",
         )
     return True
+
+
+def _stands_out(problem: Problem, record: FindingRecord, labels: Tensor) -> bool:
+    """Say it if one feature alone tells nearly all of the label, and the others far less.
+
+    Noisy, monotone and logarithmic forms of the label are found by held-out predictions from single
+    features; how much the network leans on it is measured by shuffling it.
+    """
+    x = problem.train.x
+    if len(x) < ENOUGH_TO_SCORE or not 3 <= x.shape[1] <= MOST_SCORED:
+        return False
+    some = problem.train.some(SCORED, record.generator)
+    targets = some.y.reshape(len(some)).to(labels.dtype)
+    scores = single_column_scores(some.x, targets)
+    first = int(scores.argmax())
+    z = some.x.double().cpu()
+    alike = torch.as_tensor(stats.spearmanr(z.numpy()).statistic)[first].abs() < ALIKE
+    others = scores[alike & (torch.arange(len(scores)) != first)]
+    next_best = max(0.0, float(others.max())) if len(others) else 0.0
+    # a score is about a share of samples that are predicted
+    error = 2 * (max(0.0, 1 - float(scores[first])) / len(some)) ** 0.5
+    if float(scores[first]) - error < TELLS or float(scores[first]) - next_best < APART:
+        return False
+    number = record.quantity(
+        "best-single-feature", "how far one feature alone tells the label of held-out samples, 0-1",
+        float(scores[first]), error=error, samples=some, basis="two standard errors, cross-fitted",
+    )  # fmt: skip
+    what = "label" if problem.is_classification else "target"
+    record.look(
+        f"Feature {first} alone tells the {what}: of held-out samples it explains "
+        f"{100 * float(scores[first]):.3g}%, the next feature {100 * next_best:.3g}%"
+        f"{_without(problem, record, first)}.",
+        number=number, usual=below(TELLS),
+        action=f"Make sure that it is known before the {what} is, and not computed from it.",
+    )  # fmt: skip
+    return True
+
+
+def _without(problem: Problem, record: FindingRecord, column: int) -> str:
+    """What becomes of the network where the feature is shuffled, in words."""
+    if not problem.deterministic:
+        return ""
+    samples = problem.train.some(SCORED, record.generator)
+    order = torch.randperm(len(samples), generator=record.generator).to(samples.x.device)
+    x = samples.x.clone()
+    x[:, column] = x[order, column]
+    before, after = (float(costs(problem, Samples(v, samples.y)).mean()) for v in (samples.x, x))
+    return f"; with it shuffled, the network {instead(problem, after, before)}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import torch
+
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import part_of, quotient
 from torchtheory.audit.findings.descent import change_of_loss, descend, losses_beside_constant
@@ -182,11 +184,12 @@ def _left_to_gain(
         )  # fmt: skip
         record.open(number, usual)
         return
-    further = train_further(problem, samples, steps)
+    ways = train_further(problem, samples, steps)
+    further = ways[0]
     change = change_of_loss(problem, record, further.point, samples, others)
     gained = quotient(_negative(change), reference)
     number = record.quantity(
-        name, label, gained.estimate, low=gained.low, high=min(gained.high, most),
+        name, label, max(0.0, gained.estimate), low=gained.low, high=min(gained.high, most),
         samples=samples,
         basis=basis_of(samples, "on samples that steer the steps and on others")
         if len(others) else f"all samples, the best of L-BFGS and Adam with {steps} gradients each",
@@ -202,7 +205,7 @@ def _left_to_gain(
     if gained.low <= STILL_FALLING:
         record.open(number, usual)
         return
-    new = _gain_on_new_data(problem, record, further)
+    new = _gain_on_new_data(problem, record, ways, reference)
     if new is None:
         sentence = f"{further.words} remove {removed}; without test data it is not known whether "
         record.assessments.append(
@@ -212,23 +215,23 @@ def _left_to_gain(
             )
         )  # fmt: skip
         return
-    if new.low > 0:
+    on_new = below(STILL_FALLING)
+    if new.low > STILL_FALLING:
         record.look(
-            f"Training is not at its end: {further.words} remove {removed}, and lower the loss on "
-            f"new data by {new.value:.3g} ({new.low:.3g} to {new.high:.3g}).",
-            number=number, usual=usual,
+            f"Training is not at its end: {further.words} remove {removed}, and on the way there "
+            f"the loss on new data falls by {100 * new.value:.2g}% of it.",
+            number=new, usual=on_new,
             action="Train for longer: late progress is slow, a larger learning rate or Adam may "
             "shorten it.",
         )  # fmt: skip
-    elif new.high <= 0:
+    elif new.high <= STILL_FALLING:
         record.fine(
-            f"Training stopped early enough: {further.words} would remove {removed} on training "
-            f"data, and raise the loss on new data by {-new.value:.3g} ({-new.high:.3g} to "
-            f"{-new.low:.3g}).",
-            number=new, usual=below(0.0, "no gain on new data"),
+            f"Training is at its end for new data: {further.words} would remove {removed}, and new "
+            "data gains little or nothing on the way there.",
+            number=new, usual=on_new,
         )  # fmt: skip
     else:
-        record.open(new, below(0.0, "no gain on new data"))
+        record.open(new, on_new)
 
 
 def _negative(change: Interval) -> Interval:
@@ -237,16 +240,37 @@ def _negative(change: Interval) -> Interval:
     )
 
 
-def _gain_on_new_data(problem: Problem, record: FindingRecord, further: Further) -> Quantity | None:
-    """How much less the loss of test samples is after further training."""
+def _gain_on_new_data(
+    problem: Problem, record: FindingRecord, ways: list[Further], reference: Interval
+) -> Quantity | None:
+    """What new data gains at the best point on the way of further training.
+
+    One half of the test data chooses the point, the other tells its loss.
+    """
     if problem.test is None or len(problem.test) < FEWEST_NEW:
         return None
-    there = problem.at(further.point)
+    order = torch.randperm(len(problem.test), generator=record.generator)
+    half = len(order) // 2
+    choosing, judging = problem.test.at(order[:half]), problem.test.at(order[half:])
+    points = [point for further in ways for point in further.way]
+    losses = [_finite_risk(problem.at(point), choosing) for point in points]
+    there = problem.at(points[min(range(len(points)), key=losses.__getitem__)])
     try:
-        losses = [sample_losses(p, problem.test).double().cpu() for p in (problem, there)]
+        before, after = (sample_losses(p, judging).double().cpu() for p in (problem, there))
     except NonFinite:
         return None
+    gain = quotient(mean_interval(before - after, record.confidence), reference)
     return record.quantity(
-        "new-data-gain", "what further training takes off the loss on new data",
-        mean_interval(losses[0] - losses[1], record.confidence), samples=problem.test,
+        "new-data-gain",
+        "what further training takes off the loss on new data, as a share of the loss of a "
+        "constant prediction",
+        max(0.0, gain.estimate), low=gain.low, high=gain.high, samples=judging,
+        basis=f"{record.confidence:.4g} Student t, at the point that other samples chose",
     )  # fmt: skip
+
+
+def _finite_risk(problem: Problem, samples: Samples) -> float:
+    try:
+        return problem.risk(samples)
+    except NonFinite:
+        return math.inf
