@@ -42,9 +42,9 @@ ENOUGH = 44
 #: Features and samples that single features are judged on, at most, and the fewest samples.
 MOST_SCORED, SCORED, ENOUGH_TO_SCORE = 300, 3000, 100
 
-#: A feature stands out that tells so much of the label, and so much more than the next. One that
-#: varies with it in the same order is no other.
-TELLS, APART, ALIKE = 0.9, 0.4, 0.9
+#: A feature stands out that tells so much of the label, and leaves so many times less of it untold
+#: than the next. One that varies with it in the same order is no other.
+TELLS, APART, ALIKE = 0.85, 4.0, 0.9
 
 
 def table_of_numbers(problem: Problem) -> str | None:
@@ -185,7 +185,8 @@ def _stands_out(problem: Problem, record: FindingRecord, labels: Tensor) -> bool
     next_best = max(0.0, float(others.max())) if len(others) else 0.0
     # a score is about a share of samples that are predicted
     error = 2 * (max(0.0, 1 - float(scores[first])) / len(some)) ** 0.5
-    if float(scores[first]) - error < TELLS or float(scores[first]) - next_best < APART:
+    best = float(scores[first])
+    if best - error < TELLS or 1 - best > (1 - next_best) / APART:
         return False
     number = record.quantity(
         "best-single-feature", "how far one feature alone tells the label of held-out samples, 0-1",
