@@ -106,17 +106,20 @@ def images(seed: int) -> Case:
 
 @seeded
 def colored(seed: int) -> Case:
-    """Digits in colors that their class has something to do with."""
+    """Even and odd digits in five colors: ten classes."""
     gray = images(seed)
 
     def painted(pair: Pair) -> Pair:
         x, y = pair
-        red = 0.3 + 0.6 * (y % 5).float() / 5 + 0.1 * torch.randn(len(y))
-        color = torch.stack([red, 1 - red, torch.full_like(red, 0.4)], 1)
-        return x * color[:, :, None, None] + 0.03 * torch.randn(len(y), 3, 8, 8), y
+        hue = torch.randint(0, 5, (len(y),))
+        red = 0.1 + 0.2 * hue.float() + 0.03 * torch.randn(len(y))
+        color = torch.stack([red, 1.2 - red, torch.full_like(red, 0.3)], 1)
+        return (
+            x * color[:, :, None, None] + 0.03 * torch.randn(len(y), 3, 8, 8), 2 * hue + y % 2
+        )  # fmt: skip
 
     train, test = painted(gray.train), painted(gray.test)
-    return Case(bug_hunt.fit(convolutions(3), train, rate=0.05, epochs=15).eval(), train, test)
+    return Case(bug_hunt.fit(convolutions(3), train, rate=0.05, epochs=25).eval(), train, test)
 
 
 @seeded
@@ -193,11 +196,14 @@ def words(seed: int) -> Case:
 
 @seeded
 def sequences(seed: int) -> Case:
-    """Signals that rise or fall, early or late."""
-    y = torch.randint(0, 2, (800,))
-    time = torch.linspace(0, 1, 16)
-    x = (time * (2 * y[:, None] - 1))[:, None] + 0.4 * torch.randn(800, 1, 16)
-    model = nn.Sequential(nn.Conv1d(1, 8, 5), nn.ReLU(), nn.Flatten(), nn.Linear(96, 2))
+    """Saw teeth: rising and early, rising and late, falling and early."""
+    y = torch.randint(0, 3, (800,))
+    tooth, none = torch.linspace(0, 3, 8), torch.zeros(8)
+    kinds = torch.stack(
+        [torch.cat([tooth, none]), torch.cat([none, tooth]), torch.cat([tooth.flip(0), none])]
+    )
+    x = kinds[y][:, None] + 0.5 * torch.randn(800, 1, 16)
+    model = nn.Sequential(nn.Conv1d(1, 8, 5), nn.ReLU(), nn.Flatten(), nn.Linear(96, 3))
     bug_hunt.fit(model, (x[:400], y[:400]), rate=0.05, epochs=10)
     return Case(model, (x[:400], y[:400]), (x[400:], y[400:]))
 

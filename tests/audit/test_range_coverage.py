@@ -278,6 +278,10 @@ WIDEST = {
 }
 
 
+#: Measured where plain steps leave it open whether training is at its end.
+SOMETIMES = {"loss-left-to-gain"}
+
+
 @pytest.mark.slow
 def test_ranges_contain_the_truth() -> None:
     hits: dict[str, list[bool]] = defaultdict(list)
@@ -300,7 +304,8 @@ def test_ranges_contain_the_truth() -> None:
         print(f"{name:26} {len(seen):6} {sum(seen) / len(seen):8.1%}  {middle[name]:.3g}")
     assert set(hits) == set(Truth(case(0, 1)).numbers(1))
     for name, seen in hits.items():
-        assert len(seen) >= NETWORKS * SEEDS - 1, name
+        if name not in SOMETIMES:
+            assert len(seen) >= NETWORKS * SEEDS - 1, name
         assert sum(seen) >= 0.93 * len(seen), name
         if name != "parameter-movement":  # which no samples make
             assert sum(naive[name]) < 0.5 * len(seen), name  # a range of no width fails

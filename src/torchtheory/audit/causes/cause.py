@@ -18,6 +18,7 @@ class Cause:
         action: what to do about it.
         saved: error that it accounts for, with its range.
         explains: whether, beyond doubt, no more than half of the gap is left without it.
+        left: mean error that is left where it is undone, if it can be undone.
     """
 
     kind: str
@@ -26,6 +27,7 @@ class Cause:
     action: str
     saved: Interval
     explains: bool
+    left: Interval | None = None
 
     @property
     def sentence(self) -> str:

@@ -7,6 +7,7 @@ said, with its possible causes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -47,7 +48,7 @@ class Differential:
     Attributes:
         causes: that explain the gap, each alone; several where they cannot be told apart.
         partly: that account for some of it.
-        source: share of test samples that are nearest to their own kind, if that is too many.
+        source: share of samples that are nearest to their own kind, if that is not as by chance.
         excluded: what was tried and found innocent, in words.
         untried: why nothing was tried, or empty.
     """
@@ -72,7 +73,9 @@ class Differential:
     @property
     def words(self) -> str:
         """The causes as one sentence, without its end."""
-        said = " Or ".join(c.sentence for c in self.causes) if self.causes else ""
+        said = "; or ".join(c.sentence for c in self.causes)
+        if len(self.causes) > 1:
+            return f"One of these is the cause: {said}"
         return said[:1].upper() + said[1:]
 
     @property
@@ -82,8 +85,8 @@ class Differential:
         if self.source is not None:
             rivals.append(
                 "the test inputs come from another source than the training inputs "
-                f"({100 * self.source:.3g}% of them are nearest to their own kind, 50% where both "
-                "follow one law)"
+                f"({100 * self.source:.3g}% of one of them are nearest to their own kind, 50% where "
+                "both follow one law)"
             )
         if self.untried:
             rivals.append(
@@ -142,7 +145,7 @@ def _diagnosed(problem: Problem) -> Differential:
             ]
             tries += ["wrong test labels", "augmentation and noise in the test inputs"]
         found += [cause for cause in later if cause is not None]
-    causes = tuple(c for c in found if c.explains)
+    causes = _not_clearly_worse([c for c in found if c.explains])
     apart = None
     if real and not causes:
         apart = own_kind(problem, input_neighbors(problem))
@@ -150,11 +153,22 @@ def _diagnosed(problem: Problem) -> Differential:
     return Differential(
         causes,
         tuple(c for c in found if not c.explains) if not causes else (),
-        apart[0] if apart is not None and apart[1] else None,
+        apart,
         tuple(tries),
         "" if real else "the inputs have no distances",
         above,
     )
+
+
+def _not_clearly_worse(causes: list[Cause]) -> tuple[Cause, ...]:
+    """Those that leave no more than the best of them does, as far as can be told; the best first.
+
+    What also takes errors off, and leaves many, is no rival of what leaves none.
+    """
+    known = [c.left for c in causes if c.left is not None]
+    best = min((left.high for left in known), default=math.inf)
+    kept = [c for c in causes if c.left is None or c.left.low <= best]
+    return tuple(sorted(kept, key=lambda c: math.inf if c.left is None else c.left.estimate))
 
 
 def _undoings(problem: Problem) -> list[Undoing]:

@@ -146,6 +146,8 @@ def drift(gap: Gap) -> Cause | None:
         y = test.y.reshape(len(test)).long().cpu()
         for kind in torch.unique(y):
             apart[y == kind] -= cost[y == kind].mean()
+    if float(apart.max()) == float(apart.min()):
+        return None
     found = stats.spearmanr(place.numpy(), apart.numpy())
     if not abs(found.statistic) >= DRIFT or found.pvalue >= gap.level:
         return None
@@ -314,11 +316,13 @@ def _sureness(problem: Problem, samples: Samples) -> Tensor:
     return top[:, 0] - top[:, 1]
 
 
-def own_kind(problem: Problem, search: InputNeighbors) -> tuple[float, bool] | None:
-    """Share of test samples whose nearest of their class is a test sample, and if it is much.
+def own_kind(problem: Problem, search: InputNeighbors) -> float | None:
+    """Share of samples whose nearest of their class is of their own data, where it is not 1/2.
 
-    Equally many of either kind are searched, so that it is 1/2, or a little less, where both follow
-    one law, whatever the shares of the classes.
+    Equally many training and test samples are searched, so that it is 1/2, or a little less, where
+    both follow one law, whatever the shares of the classes; of test samples that spread more it is
+    less, of training samples then more. The share is that of test or of training samples, whichever
+    is farther from 1/2; None where both are as chance has them.
     """
     test = problem.test
     assert test is not None
@@ -326,21 +330,26 @@ def own_kind(problem: Problem, search: InputNeighbors) -> tuple[float, bool] | N
     if problem.is_classification:
         of = [s.y.reshape(len(s)).long().cpu() for s in (problem.train, test)]
     source = torch.Generator().manual_seed(0)
-    hits = trials = 0
+    hits, trials = torch.zeros(2), 0
     for kind in torch.unique(of[1]).tolist():
         rows = [(labels == kind).nonzero().flatten() for labels in of]
         count = min(500, *(len(r) for r in rows))
         if count < 5:
             continue
-        one, two = (r[torch.randperm(len(r), generator=source)[:count]] for r in rows)
-        a, b = search.rows["train"][one.to(search.rows["train"].device)], search.rows["test"]
-        b = b[two.to(b.device)]
-        _, index = nearest(b, torch.cat([b, a]), 1, torch.arange(count, device=b.device))
-        hits += int((index[:, 0] < count).sum())
+        both = []
+        for name, numbers in zip(("train", "test"), rows, strict=True):
+            some = numbers[torch.randperm(len(numbers), generator=source)[:count]]
+            both.append(search.rows[name][some.to(search.rows[name].device)])
+        every = torch.cat(both)
+        _, index = nearest(every, every, 1, torch.arange(2 * count, device=every.device))
+        own = (index[:, 0] < count) == (torch.arange(2 * count, device=every.device) < count)
+        hits += torch.stack([own[:count].sum(), own[count:].sum()]).cpu()
         trials += count
     if trials < 50:
         return None
-    share = hits / trials
+    shares = hits.double() / trials
+    far = (shares - 0.5).abs()
     # neighbors of neighbors come in pairs, which makes the spread somewhat larger
-    far = (share - 0.5) / (0.25 / trials) ** 0.5
-    return share, share >= OWN_KIND and far >= DEVIATIONS
+    if float(far.max()) < max(OWN_KIND - 0.5, DEVIATIONS * (0.25 / trials) ** 0.5):
+        return None
+    return float(shares[int(far.argmax())])

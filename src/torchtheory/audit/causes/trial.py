@@ -73,7 +73,8 @@ class Gap:
         half = (1 - LEFT) * before + LEFT * self.train
         explains = mean_interval(after - half, 1 - self.level).high < 0
         there = instead(self.problem, float(after.mean()), float(before.mean()))
-        return Cause(kind, words, f"{how} the network {there}", action, saved, explains)
+        left = mean_interval(after, 1 - self.level)
+        return Cause(kind, words, f"{how} the network {there}", action, saved, explains, left)
 
 
 def undone(gap: Gap, every: Sequence[Undoing], samples: Samples, order: Tensor) -> list[Cause]:

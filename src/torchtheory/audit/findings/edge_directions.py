@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
+from torch import nn
 
 from torchtheory.audit.causes.trial import costs, instead
 from torchtheory.audit.engine.finding import FindingRecord, finding
@@ -61,8 +60,12 @@ def edge_directions(problem: Problem, record: FindingRecord) -> None:
     if graph.edge_features is not None or bool((graph.edge_weights() < 0).any()):
         record.note("The edges have features or negative weights, so their reverse is not known.")
         return
-    other = copy.deepcopy(model)
-    other.graph = with_both_directions(graph)
+    both = with_both_directions(graph)
+    other: nn.Module = (
+        OnNodes(model.network, both, model.x)
+        if isinstance(model, OnNodes)
+        else OnGraph(model.network, both)
+    )
     there = Problem(
         other, (problem.train.x, problem.train.y), loss=problem.loss, task=problem.task
     )  # fmt: skip

@@ -41,14 +41,22 @@ def causes_of_gap(problem: Problem, record: FindingRecord) -> None:
         )
     if found.excluded:
         record.note(f"Tried: {', '.join(found.excluded)}.")
-    for k, cause in enumerate(found.causes):
+    if found.causes:
+        cause = found.causes[0]
         number = record.quantity(
-            f"saved-by-cause-{k + 1}", f"error that is gone when undone: {cause.words}",
-            cause.saved, samples=problem.test,
+            "saved-by-cause", f"error that is gone when undone: {cause.words}", cause.saved,
+            samples=problem.test,
         )  # fmt: skip
         say = record.look if cause.kind in MEANT else record.defect
-        sentence = cause.sentence
-        say(
-            f"{sentence[:1].upper()}{sentence[1:]}.",
-            number=number, usual=below(0.0, "0 or less"), action=cause.action,
+        say(f"{found.words}.", number=number, usual=below(0.0, "0 or less"), action=cause.action)
+    if found.partly:
+        part = found.partly[0]
+        number = record.quantity(
+            "saved-in-part", f"error that is gone when undone: {part.words}", part.saved,
+            samples=problem.test,
+        )  # fmt: skip
+        either = ", or ".join(cause.sentence for cause in found.partly)
+        record.look(
+            f"A part of the error on new data has another cause than over-fitting: {either}.",
+            number=number, usual=below(0.0, "0 or less"), action=part.action,
         )  # fmt: skip

@@ -345,7 +345,9 @@ def _noise(problem: Problem, record: FindingRecord, search: InputNeighbors, word
     often for them, unless it has learned the training labels by heart.
     """
     tested = None
-    if problem.test is not None and len(problem.test) >= FEWEST:
+    # test data that something was done to does not tell how often new labels are contradicted
+    alike = not differential(problem).explained
+    if problem.test is not None and len(problem.test) >= FEWEST and alike:
         tested = _votes(problem, problem.test, search.of("test", PERMUTED))
     votes = _votes(problem, problem.train, search.of("train", len(problem.train)))
     bad, q = votes.contradicted, len(votes.samples)

@@ -39,6 +39,9 @@ STRICTER = 10
 #: Mates are nearer than this part of the distance to the tenth neighbor.
 NEARER = 0.3
 
+#: The first of the neighbors that the dimension is taken from.
+FIFTH = 5
+
 #: Fewest samples of either kind whose errors are compared, and distances that say anything.
 FEWEST, ENOUGH = 15, 100
 
@@ -143,13 +146,15 @@ def mates(problem: Problem, confidence: float = 0.99) -> Mates | None:
         return None
     found = search.of("test", len(problem.test))
     r = found.distances.double().cpu()
-    fine = (r[:, 0] > 0) & (r[:, 4] > 0)
+    fine = r[:, 0] > 0
     r, samples = r[fine], found.samples.cpu()[fine]
     if len(r) < ENOUGH:
         return None
-    # the dimension, by the fifth to the tenth neighbor, which few sources reach (Levina, Bickel)
-    inverse = (r[:, -1:] / r[:, 4:-1]).log().mean(1)
-    dimension = 1 / max(float(inverse.mean()), 1e-9) * (1 - 1 / 5)
+    # the dimension p, by the fifth to the tenth neighbor, which few sources reach: of a density that
+    # varies little, the mean of log(r_10 / r_j) is (1/j + ... + 1/9) / p (after Levina and Bickel)
+    seen_logs = float((r[:, -1:] / r[:, FIFTH - 1 : -1]).log().mean())
+    expected = [sum(1 / i for i in range(j, COUNT)) for j in range(FIFTH, COUNT)]
+    dimension = sum(expected) / len(expected) / max(seen_logs, 1e-9)
     near = r[:, 0] < NEARER * r[:, -1]
     chance = 1 - (1 - NEARER**dimension) ** (COUNT - 1)
     seen = clopper_pearson(int(near.sum()), len(near), confidence)

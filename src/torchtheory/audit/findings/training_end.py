@@ -148,8 +148,6 @@ def _still_falling(
             f"{own.estimate:.3g}, that of a constant {plain.estimate:.3g}{part_of(samples)}.",
             action="See whether it was trained, and whether its gradients reach all layers.",
         )
-    elif share.high > STILL_FALLING:
-        record.open(number, usual)
     elif most <= STILL_FALLING:
         record.fine(
             "Training is at its end: the loss that is left is at most "
