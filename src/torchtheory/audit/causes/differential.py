@@ -85,8 +85,8 @@ class Differential:
         if self.source is not None:
             rivals.append(
                 "the test inputs come from another source than the training inputs "
-                f"({100 * self.source:.3g}% of one of them are nearest to their own kind, 50% where "
-                "both follow one law)"
+                f"({100 * self.source:.3g}% of one of them are nearest to their own kind, and 50% "
+                "where both follow one law)"
             )
         if self.untried:
             rivals.append(

@@ -25,7 +25,11 @@ RENAMED = 0.1
 
 #: A label is voted against if so many of ten neighbors have one other; the network agrees with so
 #: large a share of the votes where labels are to blame.
-VOTES, AGREES = 8, 0.8
+NEIGHBORS, VOTES, AGREES = 10, 8, 0.8
+
+#: Fewest labels with sure votes, and part of the contradicted labels that must contradict the test
+#: samples around them as well.
+FEWEST_VOTES, OWN_SHARE = 20, 0.5
 
 #: Share of test samples that are nearest to their own kind, where both follow one law 1/2, from
 #: which on they are told apart; and how many standard deviations from chance it is.
@@ -176,42 +180,56 @@ def drift(gap: Gap) -> Cause | None:
 def wrong_test_labels(gap: Gap, search: InputNeighbors) -> Cause | None:
     """Test labels against the votes of their training neighbors, with which the network agrees.
 
-    If inputs were to blame, votes and network would go astray, and not together.
+    Other inputs may lead votes and network astray together, so wrong labels must also contradict
+    the test samples around them: right ones agree with each other wherever they are.
     """
     problem, test = gap.problem, gap.problem.test
     assert test is not None
-    if not problem.is_classification or search.count < 10:
+    if not problem.is_classification or search.count < NEIGHBORS or len(test) <= NEIGHBORS:
         return None
     y, of_test = (s.y.reshape(len(s)).long().cpu() for s in (problem.train, test))
-    said, _ = classes_said(problem, test)
-    found = search.of("test", len(test))
-    around, label = y[found.index.cpu()], of_test[found.samples.cpu()]
-    vote = around.mode(1).values
-    sure = (around == vote[:, None]).sum(1) >= VOTES
-    against = sure & (vote != label)
-    inside = search.of("train", len(problem.train))
-    there = y[inside.index.cpu()]
-    own = there.mode(1).values
-    own_sure = (there == own[:, None]).sum(1) >= VOTES
-    own_against = own_sure & (own != y[inside.samples.cpu()])
-    k, q, m, n = int(against.sum()), int(sure.sum()), int(own_against.sum()), int(own_sure.sum())
-    if q < 20 or n < 20 or k == 0:
+    found, inside = search.of("test", len(test)), search.of("train", len(problem.train))
+    samples = found.samples.cpu()
+    votes = _Votes.of(of_test[samples], y[found.index.cpu()])
+    own = _Votes.of(y[inside.samples.cpu()], y[inside.index.cpu()])
+    if int(votes.sure.sum()) < FEWEST_VOTES or int(own.sure.sum()) < FEWEST_VOTES:
         return None
-    more = float(stats.hypergeom.sf(k - 1, q + n, k + m, q))
-    agrees = float((said[found.samples.cpu()] == vote)[against].double().mean())
-    if more >= gap.level or agrees < AGREES:
+    k, q = int(votes.against.sum()), int(votes.sure.sum())
+    m, n = int(own.against.sum()), int(own.sure.sum())
+    more = float(stats.hypergeom.sf(k - 1, q + n, k + m, q)) if k else 1.0
+    said = classes_said(problem, test)[0][samples]
+    if more >= gap.level or float((said == votes.said)[votes.against].double().mean()) < AGREES:
         return None
-    before = costs(problem, test)[found.samples.cpu()][sure]
-    after = (said[found.samples.cpu()] != vote).double()[sure]
+    rows = search.rows["test"]
+    every = torch.arange(len(rows), device=rows.device)
+    _, index = nearest(rows, rows, NEIGHBORS, every)
+    among = of_test[index.cpu()].mode(1).values != of_test
+    if float(among[samples][votes.sure].double().mean()) < OWN_SHARE * k / q:
+        return None
     return gap.judged(
         "labels",
         f"{100 * k / q:.3g}% of the test labels contradict the training samples around them "
         f"({100 * m / n:.3g}% of the training labels do)",
         "against the labels of these neighbors",
         "Look at the test labels: are they noisy, or read in another order than the inputs?",
-        before,
-        after,
+        costs(problem, test)[samples][votes.sure],
+        (said != votes.said).double()[votes.sure],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Votes:
+    """What neighbors say of each label: the class, whether they are sure, and of another."""
+
+    said: Tensor
+    sure: Tensor
+    against: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor, around: Tensor) -> _Votes:
+        said = around.mode(1).values
+        sure = (around == said[:, None]).sum(1) >= VOTES
+        return cls(said, sure, sure & (said != labels))
 
 
 def noise_on_inputs(gap: Gap, samples: Samples, generator: torch.Generator) -> Cause | None:

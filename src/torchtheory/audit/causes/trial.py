@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -107,7 +108,7 @@ def undone(gap: Gap, every: Sequence[Undoing], samples: Samples, order: Tensor) 
 
 def _error(values: Tensor) -> float:
     """Standard error of a mean."""
-    return float(values.std()) / len(values) ** 0.5
+    return float(values.std()) / math.sqrt(len(values))
 
 
 def _costs_after(gap: Gap, undoing: Undoing, samples: Samples) -> Tensor | None:

@@ -27,8 +27,8 @@ COLUMNS, CHANNELS = 200, 4
 #: deviations; and so many of them are undone one by one at most.
 SCALE, SHIFT, SINGLE = 1.25, 0.25, 4
 
-#: Parts of a sample's deviations, and of the distance between two columns, that count as none.
-TINY, FARTHER = 1e-6, 1.5
+#: Standard errors of a mean by which another place of a column must fit better.
+STAYS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,11 @@ def _columns(
             yield _restored(train, test, some.sort().values)
 
 
+def _scaled(ratio: Tensor) -> Tensor:
+    """Which scales differ by more than `SCALE`."""
+    return torch.maximum(ratio, 1 / ratio) > SCALE
+
+
 def _restored(train: Tensor, test: Tensor, columns: Tensor) -> Undoing:
     """Some columns are given the mean and deviation they have in training."""
     names = columns.tolist()
@@ -115,17 +120,15 @@ def _restored(train: Tensor, test: Tensor, columns: Tensor) -> Undoing:
         made[:, columns] = ((x[:, columns].double() - two.mean(0)) / ratio + one.mean(0)).to(x)
         return made
 
+    how = "on another scale" if bool(_scaled(ratio).any()) else "shifted"
     if len(names) == 1:
         shift = float((two.mean(0) - one.mean(0)) / one.std(0))
         words = (
-            f"have feature {names[0]} of {train.shape[1]} on another scale: it varies "
+            f"have feature {names[0]} of {train.shape[1]} {how}: it varies "
             f"{float(ratio):.3g} times as much and lies {shift:.2g} standard deviations off"
         )
     else:
-        words = (
-            f"have {len(names)} of {train.shape[1]} features on another scale: "
-            f"{several(runs(names))}"
-        )
+        words = f"have {len(names)} of {train.shape[1]} features {how}: {several(runs(names))}"
     return Undoing("scale", words, undo)
 
 
@@ -204,6 +207,8 @@ def _column_order(train: Tensor, test: Tensor) -> Iterator[Undoing]:
     one, two = (x[:5000].double().cpu().quantile(levels, 0) for x in (train, test))
     size = one.std(0).clamp(min=1e-12)
     apart = ((two[:, :, None] - one[:, None, :]) / size).abs().mean(0)  # [test, train]
+    # of columns that chance cannot tell apart, each stays where it is
+    apart -= STAYS * min(len(train), len(test), 5000) ** -0.5 * torch.eye(d)
     rows, columns = optimize.linear_sum_assignment(apart.numpy())
     # where the column of training is found in the test data
     back = torch.empty(d, dtype=torch.long)

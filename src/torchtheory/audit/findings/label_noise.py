@@ -161,7 +161,7 @@ def _own_information(
     """
     rows = search.rows["test"][:PERMUTED]
     index = []
-    for some in torch.arange(len(rows), device=rows.device).split(TILE):
+    for some in torch.split(torch.arange(len(rows), device=rows.device), TILE):
         check_time()
         index.append(nearest(rows[some], rows, 1, some)[1][:, 0])
     every = torch.arange(len(rows), device=rows.device)

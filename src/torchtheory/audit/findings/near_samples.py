@@ -29,9 +29,9 @@ from torchtheory.models.problem import Problem
 #: Samples that are changed and compared, and pixels that they are moved by.
 COMPARED, MOVED = 500, 2
 
-#: A copy is closer than this part of the distance that samples usually keep, and so many times more
-#: test than training samples are that close.
-CLOSER, TIMES = 0.5, 3
+#: A copy is closer than one of these parts of the distance that samples usually keep, exact ones
+#: first; and so many times more test than training samples are that close.
+CLOSER, TIMES = (0.05, 0.5), 3
 
 #: Tests of distances, which come in pairs, are asked for so many times more.
 STRICTER = 10
@@ -83,7 +83,8 @@ def _reencoded(x: Tensor) -> Tensor:
     """Samples with mean 0 and size 1 each: brightness and contrast do not count."""
     flat = x.reshape(len(x), -1)
     flat = flat - flat.mean(1, keepdim=True)
-    return (flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12)).reshape(x.shape)
+    made: Tensor = flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return made.reshape(x.shape)
 
 
 def changed_places(problem: Problem, level: float) -> ChangedCopies | None:
@@ -109,17 +110,19 @@ def changed_places(problem: Problem, level: float) -> ChangedCopies | None:
             base_rows = to_rows(whole)
         ours, index = nearest(to_rows(rows), base_rows, 1)
         own, _ = nearest(to_rows(own_rows), base_rows, 1, inside.to(base_rows.device))
-        within = CLOSER * float(own.median())
-        here, there = int((ours < within).sum()), int((own < within).sum())
-        if here == 0 or here * len(own) < TIMES * there * len(ours):
-            continue
-        p_value = stats.hypergeom.sf(here - 1, len(ours) + len(own), here + there, len(ours))
-        p_value = min(1.0, STRICTER * len(every) * float(p_value))
-        if p_value < level:
-            close = (ours[:, 0] < within).cpu()
-            found.append(
-                ChangedCopies(some[close], index[:, 0].cpu()[close], len(some), p_value, words)
-            )
+        for closer in CLOSER:
+            within = closer * float(own.median())
+            here, there = int((ours < within).sum()), int((own < within).sum())
+            if here == 0 or here * len(own) < TIMES * there * len(ours):
+                continue
+            p_value = stats.hypergeom.sf(here - 1, len(ours) + len(own), here + there, len(ours))
+            p_value = min(1.0, STRICTER * len(CLOSER) * len(every) * float(p_value))
+            if p_value < level:
+                close = (ours[:, 0] < within).cpu()
+                found.append(
+                    ChangedCopies(some[close], index[:, 0].cpu()[close], len(some), p_value, words)
+                )
+                break
     return max(found, key=lambda f: len(f.test), default=None)
 
 
@@ -150,8 +153,8 @@ def mates(problem: Problem, confidence: float = 0.99) -> Mates | None:
     r, samples = r[fine], found.samples.cpu()[fine]
     if len(r) < ENOUGH:
         return None
-    # the dimension p, by the fifth to the tenth neighbor, which few sources reach: of a density that
-    # varies little, the mean of log(r_10 / r_j) is (1/j + ... + 1/9) / p (after Levina and Bickel)
+    # the dimension p, by the fifth to the tenth neighbor, which few sources reach: of a density
+    # that varies little, the mean of log(r_10 / r_j) is (1/j + ... + 1/9) / p (Levina, Bickel)
     seen_logs = float((r[:, -1:] / r[:, FIFTH - 1 : -1]).log().mean())
     expected = [sum(1 / i for i in range(j, COUNT)) for j in range(FIFTH, COUNT)]
     dimension = sum(expected) / len(expected) / max(seen_logs, 1e-9)
