@@ -22,6 +22,8 @@ from torch.func import functional_call, hessian, jacrev, vmap
 import torchtheory as tt
 from torchtheory.audit import compare
 from torchtheory.audit.engine.finding import FindingRecord, all_findings, examine
+from torchtheory.audit.findings.further_training import MOST, train_further
+from torchtheory.audit.findings.optimization import precise
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.random import as_generator
 from torchtheory.models.problem import Problem
@@ -216,6 +218,7 @@ class Truth:
             "hessian-trace": float(self.eigenvalues.sum()),
             "mean-curvature": float(self.eigenvalues.mean()),
             "loss-still-falling": fall,
+            "loss-left-to-gain": self.left_to_gain() / max(risk, self.constant_loss()),
             "step-over-limit": RATE * top / 2,
             "loss-after-steps": self.descended(RATE, 20) / risk,
             "gradient-norm": math.sqrt(square),
@@ -229,6 +232,11 @@ class Truth:
             "parameter-movement": float(moved.norm() / self._initial.norm()),
             "disturbed-loss": self.disturbed(),
         }
+
+    def left_to_gain(self) -> float:
+        """What L-BFGS and Adam take off the loss when all samples steer them."""
+        problem = precise(self.problem)
+        return problem.risk(problem.train) - train_further(problem, problem.train, MOST)[0].loss
 
     def disturbed(self) -> float:
         """The mean over so many random directions that its error is far below that of 16."""
@@ -270,6 +278,10 @@ WIDEST = {
 }
 
 
+#: Measured where plain steps leave it open whether training is at its end.
+SOMETIMES = {"loss-left-to-gain"}
+
+
 @pytest.mark.slow
 def test_ranges_contain_the_truth() -> None:
     hits: dict[str, list[bool]] = defaultdict(list)
@@ -292,7 +304,8 @@ def test_ranges_contain_the_truth() -> None:
         print(f"{name:26} {len(seen):6} {sum(seen) / len(seen):8.1%}  {middle[name]:.3g}")
     assert set(hits) == set(Truth(case(0, 1)).numbers(1))
     for name, seen in hits.items():
-        assert len(seen) >= NETWORKS * SEEDS - 1, name
+        if name not in SOMETIMES:
+            assert len(seen) >= NETWORKS * SEEDS - 1, name
         assert sum(seen) >= 0.93 * len(seen), name
         if name != "parameter-movement":  # which no samples make
             assert sum(naive[name]) < 0.5 * len(seen), name  # a range of no width fails

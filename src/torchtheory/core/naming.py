@@ -24,6 +24,21 @@ def several(names: Sequence[object], most: int = 5) -> str:
     return first if len(names) <= most else f"{first} and {len(names) - most} more"
 
 
+def runs(numbers: Sequence[int]) -> list[str]:
+    """Numbers that follow each other as ranges.
+
+    >>> runs([0, 1, 2, 5, 7, 8])
+    ['0 to 2', '5', '7 to 8']
+    """
+    found: list[list[int]] = []
+    for k in numbers:
+        if found and k == found[-1][-1] + 1:
+            found[-1].append(k)
+        else:
+            found.append([k])
+    return [str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in found]
+
+
 def same_function(old: Callable[..., object], new: Callable[..., object]) -> bool:
     """Whether one is the other defined again, as when a notebook's cell is run twice."""
     return (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)

@@ -548,7 +548,8 @@ class Problem:
         fixed = same_twice(self.function, x) and not depends_on_batch(self.function, x)
         self.remarks["randomness"] = (
             "the model draws random numbers in evaluation mode; its noise was fixed to one draw, "
-            "the same for every sample, and what is said holds for that draw"
+            "the same for every sample, and what is said holds for that draw; losses, error rates "
+            "and calibration are over several"
             if fixed
             else "the model draws random numbers that could not be fixed, so its outputs differ "
             "from call to call, or with the other samples of a batch"

@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.audit.causes.differential import differential
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import classification, deterministic, test_data
+from torchtheory.audit.findings.over_draws import mixed_outputs
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
@@ -40,6 +42,9 @@ SIGNIFICANT = 0.001
 
 #: Calibration errors that are worth a look, and that are a defect.
 SMALL, LARGE = 0.05, 0.1
+
+#: Times that samples of a model with noise are given draws of their own.
+MIXES = 8
 
 STATEMENT = r"P(\hat y = y \mid \hat p) = \hat p"
 
@@ -71,14 +76,14 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
     samples = problem.test
     if too_few_to_judge(record, samples, LEAST):
         return
-    logits, labels = class_logits(problem, problem.outputs(samples), samples.y)
+    logits, labels = class_logits(problem, mixed_outputs(problem, samples), samples.y)
     confidence, right = predicted_confidence(logits, labels)
     bins = reliability_curve(confidence, right, level=record.confidence)
     tested = calibration_test(confidence, right, generator=record.generator)
     error = record.quantity(
         "calibration-error",
         "expected calibration error",
-        calibration_error(confidence, right, level=record.confidence),
+        _error_over_draws(problem, samples, record.confidence),
         samples=samples,
     )
     gap = record.quantity(
@@ -97,9 +102,12 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
         "says.",
         size=(4.6, 3.4),
     )
+    found = differential(problem)
+    cause = Rival(found.words, found.causes[0].action) if found.explained else None
     judge_calibration(
-        record, confidence, right, error, gap, tested, repaired, f"on {len(samples):,} test samples"
-    )
+        record, confidence, right, error, gap, tested, repaired,
+        f"on {len(samples):,} test samples", cause,
+    )  # fmt: skip
 
 
 def too_few_to_judge(
@@ -131,6 +139,20 @@ def class_logits(problem: Problem, outputs: Tensor, y: Tensor) -> tuple[Tensor, 
 
 def _log(probability: Tensor) -> Tensor:
     return probability.double().clamp_min(torch.finfo(probability.dtype).tiny).log()
+
+
+def _error_over_draws(problem: Problem, samples: Samples, level: float) -> Interval:
+    """The calibration error; of a model with noise, its range covers several of its draws."""
+    found = []
+    for seed in range(MIXES if problem.draws_random_numbers else 1):
+        logits, labels = class_logits(problem, mixed_outputs(problem, samples, seed), samples.y)
+        found.append(calibration_error(*predicted_confidence(logits, labels), level=level))
+    if len(found) == 1:
+        return found[0]
+    return Interval(
+        found[0].estimate, min(f.low for f in found), max(f.high for f in found), level,
+        len(samples), f"{found[0].test}, over {MIXES} draws of the noise",
+    )  # fmt: skip
 
 
 def _gap(confidence: Tensor, right: Tensor, level: float) -> Interval:
@@ -227,6 +249,14 @@ def repair_action(repaired: Repair | None) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Why new data is answered worse than training data, and what to do about that first."""
+
+    words: str
+    action: str
+
+
 def judge_calibration(
     record: FindingRecord,
     confidence: Tensor,
@@ -236,10 +266,12 @@ def judge_calibration(
     tested: CalibrationTest,
     repaired: Repair | None,
     where: str,
+    cause: Rival | None = None,
 ) -> None:
     """Is it fine, worth a look or a defect that it is as sure as it is?
 
     A temperature that lowers the loss on samples it was not fitted to settles what bins may not.
+    Where the test data is to blame, none is advised: it would be fitted to the mistake.
     """
     said, true = float(confidence.mean()), float(right.double().mean())
     sentence = f"It is {said:.1%} sure on average and right {true:.1%} of the time {where}"
@@ -263,11 +295,12 @@ def judge_calibration(
         if gap.high < 0
         else "is too certain of some and too little of others"
     )
+    blamed = cause if gap.low > 0 else None
     say(
-        f"{sentence}: it {way}.",
+        f"{sentence}: it {way}." + (f" {blamed.words}." if blamed is not None else ""),
         number=number,
         usual=usual,
-        action=repair_action(repaired),
+        action=blamed.action if blamed is not None else repair_action(repaired),
         figure="reliability",
     )
 

@@ -9,9 +9,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from torchtheory.audit.causes.trial import in_words
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.input_neighbors import Found, input_neighbors, real_inputs
+from torchtheory.audit.findings.near_samples import changed_places, mates
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.naming import several
@@ -41,6 +43,9 @@ STRICTER, TIMES = 10, 3
 #: Rows of a table that names samples.
 NAMED = 20
 
+#: Share of test samples with mates in the training data that is too much.
+MATES = 0.1
+
 
 def digests_of(problem: Problem, samples: Samples) -> list[bytes]:
     """A hash of every sample's inputs."""
@@ -60,6 +65,7 @@ class Copies:
         compared: how many test samples were looked at.
         p_value: of so many for test data that were drawn like the training data.
         nearly: whether they are near copies.
+        how: what was done to the copies, in words.
     """
 
     test: Tensor
@@ -67,6 +73,7 @@ class Copies:
     compared: int
     p_value: float
     nearly: bool = False
+    how: str = ""
 
     @property
     def share(self) -> float:
@@ -102,9 +109,16 @@ def repeated_samples(problem: Problem, record: FindingRecord) -> None:
     level = alarm_level(record)
     share = _share_of_copies(problem, record, copies)
     if copies.p_value >= level or copies.share < MUCH:
-        near = _near_copies(problem, record) if real_inputs(problem) is None else None
+        real = real_inputs(problem) is None
+        near = _near_copies(problem, record) if real else None
         if near is not None and near.p_value < level and near.share >= MUCH:
             _accuse(problem, record, near, _share_of_copies(problem, record, near))
+            return
+        turned = changed_copies(problem, level) if real else None
+        if turned is not None and turned.share >= MUCH:
+            _accuse(problem, record, turned, _share_of_copies(problem, record, turned))
+            return
+        if real and copies.p_value >= level and _same_sources(problem, record):
             return
     if copies.p_value < level:
         _accuse(problem, record, copies, share)
@@ -163,6 +177,8 @@ def _accuse(problem: Problem, record: FindingRecord, copies: Copies, share: Quan
         f"training samples, by their numbers{used}, from 0.",
     )
     word = "nearly copies of" if copies.nearly else "also"
+    if copies.how:
+        word = f"copies, {copies.how}, of"
     sentence = (
         f"{len(copies.test):,} of {copies.compared:,} test samples ({100 * copies.share:.3g}%) "
         f"are {word} training samples{rest}."
@@ -206,6 +222,49 @@ def _errors_apart(problem: Problem, record: FindingRecord, copies: Copies) -> st
         f"; the error is {float(own.double().mean()):.1%} on them and {exact.estimate:.1%} on the "
         "others"
     )
+
+
+def changed_copies(problem: Problem, level: float) -> Copies | None:
+    """Test samples that are training samples mirrored, turned, moved or re-encoded."""
+    found = changed_places(problem, level)
+    if found is None:
+        return None
+    return Copies(
+        found.test, found.train, found.compared, found.p_value, nearly=True, how=found.words
+    )
+
+
+def _same_sources(problem: Problem, record: FindingRecord) -> bool:
+    """Say so if test samples have mates in the training data, and the network does better there."""
+    assert problem.test is not None
+    found = mates(problem)
+    if found is None or not found.beyond_chance.low > MATES:
+        return False
+    number = record.quantity(
+        "test-samples-with-mates", "share of test samples with a training sample of their source",
+        found.beyond_chance, samples=problem.test,
+    )  # fmt: skip
+    confirmed = found.with_mates is not None and found.difference is not None
+    words = ""
+    if found.with_mates is not None and found.without is not None:
+        words = (
+            f"; the network {in_words(problem, found.with_mates)} of them and "
+            f"{in_words(problem, found.without)} of the others"
+        )
+    if not confirmed or found.difference is None or not found.difference.low > 0:
+        record.note(
+            f"About {found.beyond_chance.estimate:.0%} of the test samples have a training sample "
+            f"far nearer than the others around{words}: they may be of one source."
+        )
+        return False
+    record.defect(
+        f"About {found.beyond_chance.estimate:.0%} of the test samples have mates in the training "
+        f"data, far nearer than the other samples around them, as if of one source{words}.",
+        number=number, usual=below(MATES),
+        action="Split by source (person, scene, time), not by sample: all of one source on one "
+        "side.",
+    )  # fmt: skip
+    return True
 
 
 def _near_copies(problem: Problem, record: FindingRecord) -> Copies | None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from scipy import stats
 
+from torchtheory.audit.causes.differential import differential
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.hypotheses import (
@@ -15,6 +16,7 @@ from torchtheory.audit.findings.hypotheses import (
     deterministic,
     one_label_per_sample,
 )
+from torchtheory.audit.findings.over_draws import mean_over_draws, over_draws, rate_over_draws
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.intervals import (
     Interval,
@@ -23,6 +25,7 @@ from torchtheory.core.intervals import (
     mean_interval,
     median_interval,
 )
+from torchtheory.core.naming import several
 from torchtheory.core.usual import Usual, above, below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
@@ -74,7 +77,7 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
     for name, wrong in errors.items():
         samples = problem.train if name == "train" else problem.test
         assert samples is not None
-        exact = clopper_pearson(int(wrong.sum()), len(wrong), record.confidence)
+        exact = error_rate(problem, samples, record.confidence, new=name == "test")
         intervals[name] = exact
         radius = hoeffding_radius(len(wrong), delta)
         rate = exact.estimate
@@ -82,7 +85,7 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
             (
                 name,
                 len(wrong),
-                int(wrong.sum()),
+                round(rate * len(wrong)),
                 rate,
                 f"[{exact.low:.4f}, {exact.high:.4f}]" if name == "test" else "not valid",
                 f"[{max(0.0, rate - radius):.4f}, {min(1.0, rate + radius):.4f}]"
@@ -134,6 +137,21 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
     )
 
 
+def error_rate(
+    problem: Problem, samples: Samples, confidence: float, *, new: bool = True
+) -> Interval:
+    """Of a network without noise by Clopper and Pearson, of one with noise over its draws.
+
+    Args:
+        new: whether the samples stand for new ones; else for all that there are of them.
+    """
+    if not problem.draws_random_numbers:
+        wrong = problem.errors(samples)
+        return clopper_pearson(int(wrong.sum()), len(wrong), confidence)
+    wrong = over_draws(problem, lambda there: there.errors(samples))
+    return rate_over_draws(wrong, confidence, None if new else samples)
+
+
 def _without_test_data(record: FindingRecord) -> None:
     record.assessments.append(
         Assessment(
@@ -150,14 +168,16 @@ def _assess_fit(
     problem: Problem, record: FindingRecord, wrong: torch.Tensor, train: Interval
 ) -> None:
     """The training error, against always naming the most frequent class."""
-    whole = len(problem.train) == problem.train.population
+    noisy = problem.draws_random_numbers
+    whole = len(problem.train) == problem.train.population and not noisy
     error = record.quantity(
         "train-error", "error rate on the training data", train.estimate if whole else train,
         samples=problem.train,
     )  # fmt: skip
     loss: float | Interval = problem.risk(problem.train)
     if not whole and len(problem.train) > 1:
-        loss = mean_interval(sample_losses(problem, problem.train), record.confidence)
+        losses = over_draws(problem, lambda there: sample_losses(there, problem.train))
+        loss = mean_over_draws(losses, record.confidence, problem.train)
     if whole or isinstance(loss, Interval):
         record.quantity("train-loss", "mean loss on the training data", loss, samples=problem.train)
     frequent = torch.mode(problem.train.y.flatten()).values
@@ -205,7 +225,7 @@ def _assess_test_error(
     assert problem.test is not None
     error = record.quantity("test-error", "error rate on new data", test, samples=problem.test)
     spread = 0.0
-    if len(problem.train) < problem.train.population:
+    if len(problem.train) < problem.train.population or problem.draws_random_numbers:
         spread = max(train.high - train.estimate, train.estimate - train.low)
     gap = record.quantity(
         "gap", "error rate on new data minus that on the training data",
@@ -214,23 +234,25 @@ def _assess_test_error(
         samples=problem.test,
     )  # fmt: skip
     if len(problem.test) > 1:
-        losses = mean_interval(sample_losses(problem, problem.test), record.confidence)
+        test_samples = problem.test
+        each = over_draws(problem, lambda there: sample_losses(there, test_samples))
+        losses = mean_over_draws(each, record.confidence)
         record.quantity("test-loss", "mean loss on new data", losses, samples=problem.test)
     trivial = most_frequent_errors(problem, problem.test) / len(problem.test)
     where = f"between {test.low:.1%} and {test.high:.1%} of new data"
     if test.low > trivial > 0:
+        cause, action = why_worse(problem, overfits=False)
         record.defect(
             "The network is worse than always naming the most frequent class of the training data: "
-            f"it errs on {test.estimate:.1%} of the test data, that rule on {trivial:.1%}.",
+            f"it errs on {test.estimate:.1%} of the test data, that rule on {trivial:.1%}.{cause}",
             number=error, usual=below(trivial, f"below {trivial:.1%}"), figure="risk",
-            action="Check that training and test data are prepared alike and that labels mean the "
-            "same in both.",
+            action=action,
         )  # fmt: skip
     elif gap.low > 0 and gap.value >= LARGE_GAP:
+        cause, action = why_worse(problem)
         record.look(
-            f"It overfits: it errs on {train.estimate:.1%} of the training data and on {where}.",
-            number=gap, usual=below(LARGE_GAP), figure="risk",
-            action="More data, weight decay, augmentation or an earlier stop would narrow the gap.",
+            f"It errs on {train.estimate:.1%} of the training data and on {where}.{cause}",
+            number=gap, usual=below(LARGE_GAP), figure="risk", action=action,
         )  # fmt: skip
     elif test.high >= trivial > 0:
         usual = below(trivial, f"below {trivial:.1%}, the error of the most frequent class")
@@ -250,6 +272,30 @@ def _assess_test_error(
             number=error, figure="risk",
             usual=below(trivial, f"below {trivial:.1%}, the most frequent class"),
         )  # fmt: skip
+
+
+def why_worse(problem: Problem, *, overfits: bool = True) -> tuple[str, str]:
+    """Why new data is answered worse, as sentences that follow the symptom, and what to do.
+
+    Args:
+        overfits: whether over-fitting would explain so much.
+    """
+    found = differential(problem)
+    if found.explained:
+        return f" {found.words}.", found.causes[0].action
+    prepare = (
+        "Check that training and test data are prepared alike and that labels mean the same in "
+        "both."
+    )
+    if found.open:
+        return f" It may be that {found.possible}.", prepare
+    if not overfits:
+        return "", prepare
+    tried = several(found.excluded, len(found.excluded))
+    return (
+        f" It overfits: nothing else was found that explains it (tried: {tried}).",
+        "More data, weight decay, augmentation or an earlier stop would narrow the gap.",
+    )
 
 
 def _halves_agree(record: FindingRecord, wrong: torch.Tensor, delta: float, statement: str) -> None:
@@ -287,14 +333,17 @@ def _regression_risk(problem: Problem, record: FindingRecord) -> None:
         if samples is None:
             continue
         residuals = _squared_residuals(problem, samples)
-        valid = name == "test" and len(residuals) > 1
-        whole = name == "train" and len(samples) == samples.population
-        interval = mean_interval(residuals, record.confidence) if len(residuals) > 1 else None
+        new = name == "test"
+        valid = new and len(samples) > 1
+        exact = not new and len(samples) == samples.population and len(residuals) == 1
+        interval = None
+        if len(samples) > 1:
+            interval = mean_over_draws(residuals, record.confidence, None if new else samples)
         mean = float(residuals.mean())
         words = "new data" if name == "test" else "the training data"
         record.quantity(
             f"{name}-error", f"mean squared error on {words}",
-            mean if whole or interval is None else interval,
+            mean if exact or interval is None else interval,
             samples=samples if interval is not None else None,
         )  # fmt: skip
         skill = explained_share(problem, samples, record.confidence)
@@ -340,7 +389,7 @@ def explained_share(problem: Problem, samples: Samples, confidence: float) -> In
         return None
     residuals = _squared_residuals(problem, samples)
     share = 1 - float(residuals.mean()) / size
-    around = mean_interval((residuals - (1 - share) * trivial) / size, confidence)
+    around = mean_over_draws((residuals - (1 - share) * trivial.cpu()) / size, confidence)
     return Interval(
         share, share - around.high, share - around.low, confidence, len(samples),
         "Student t, linearized",
@@ -355,7 +404,7 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
         if problem.test is None:
             _without_test_data(record)
         return
-    whole = len(problem.train) == problem.train.population
+    whole = len(problem.train) == problem.train.population and not problem.draws_random_numbers
     fitted = record.quantity(
         "train-explained", "R² on the training data", train.estimate if whole else train,
         samples=problem.train,
@@ -392,18 +441,20 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
     share = record.quantity("test-explained", "R² on new data", test, samples=problem.test)
     said = f"R² is {test.estimate:.3g} on the test data ({train.estimate:.3g} in training)"
     if test.high < 0:
+        cause, action = why_worse(problem, overfits=False)
         record.defect(
-            f"The network is worse on new data than the mean of the training targets: {said}.",
-            number=share, usual=usual,
-            action="Check that training and test data are prepared alike.",
+            f"The network is worse on new data than the mean of the training targets: {said}."
+            f"{cause}",
+            number=share, usual=usual, action=action,
         )  # fmt: skip
     elif train.estimate - test.high > 0 and train.estimate - test.estimate >= LARGE_LOSS:
+        cause, action = why_worse(problem)
         record.look(
-            f"It overfits: {said}.", number=share,
+            f"{said[:1].upper()}{said[1:]}.{cause}", number=share,
             usual=above(
                 train.estimate - LARGE_LOSS, f"less than {LARGE_LOSS} below that in training"
             ),
-            action="More data, weight decay or an earlier stop would narrow the gap.",
+            action=action,
         )  # fmt: skip
     elif test.low <= 0:
         record.open(share, usual)
@@ -449,8 +500,13 @@ def _residual_drift(problem: Problem, record: FindingRecord) -> None:
 
 
 def _squared_residuals(problem: Problem, samples: Samples) -> torch.Tensor:
-    difference = (problem.outputs(samples) - samples.y).double()
-    return difference.reshape(len(samples), -1).square().mean(1)
+    """Mean over the outputs, `[draws, n]`."""
+
+    def each(there: Problem) -> torch.Tensor:
+        difference = (there.outputs(samples) - samples.y).double()
+        return difference.reshape(len(samples), -1).square().mean(1)
+
+    return over_draws(problem, each)
 
 
 def _plot_risk(ax: Any, train: Interval, test: Interval, radius: float) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+from scipy import stats
+from torch import Tensor
+
+from torchtheory.audit.causes.trial import costs, instead
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.data_overlap import NAMED
@@ -16,7 +21,9 @@ from torchtheory.data.columns import (
     copied_columns,
     telling_columns,
 )
+from torchtheory.data.telling import single_column_scores
 from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 
 #: Samples from which on equal columns are not an accident.
 FEWEST_ROWS = 32
@@ -30,6 +37,14 @@ OFTEN = 0.5
 #: Fewest samples that prove a column constant: one that is so in nine of ten cases would be the
 #: same in 44 samples with probability 0.01.
 ENOUGH = 44
+
+
+#: Features and samples that single features are judged on, at most, and the fewest samples.
+MOST_SCORED, SCORED, ENOUGH_TO_SCORE = 300, 3000, 100
+
+#: A feature stands out that tells so much of the label, and leaves so many times less of it untold
+#: than the next. One that varies with it in the same order is no other.
+TELLS, APART, ALIKE = 0.85, 4.0, 0.9
 
 
 def table_of_numbers(problem: Problem) -> str | None:
@@ -120,7 +135,7 @@ def _give_away(problem: Problem, record: FindingRecord) -> bool:
     level = alarm_level(record)
     found = telling_columns(problem.train.x, labels, level=level)
     if not found:
-        return False
+        return _stands_out(problem, record, labels)
     best = max(found, key=lambda c: c.explained)
     share: float | Interval = best.explained
     if len(problem.train) < problem.train.population:
@@ -147,3 +162,52 @@ def _give_away(problem: Problem, record: FindingRecord) -> bool:
             action="Make sure that it is known before the label is, and not computed from it.",
         )
     return True
+
+
+def _stands_out(problem: Problem, record: FindingRecord, labels: Tensor) -> bool:
+    """Say it if one feature alone tells nearly all of the label, and the others far less.
+
+    Noisy, monotone and logarithmic forms of the label are found by held-out predictions from single
+    features; how much the network leans on it is measured by shuffling it.
+    """
+    x = problem.train.x
+    if len(x) < ENOUGH_TO_SCORE or not 3 <= x.shape[1] <= MOST_SCORED:
+        return False
+    some = problem.train.some(SCORED, record.generator)
+    targets = some.y.reshape(len(some)).to(labels.dtype)
+    scores = single_column_scores(some.x, targets)
+    first = int(scores.argmax())
+    z = some.x.double().cpu()
+    alike = torch.as_tensor(stats.spearmanr(z.numpy()).statistic)[first].abs() < ALIKE
+    others = scores[alike & (torch.arange(len(scores)) != first)]
+    next_best = max(0.0, float(others.max())) if len(others) else 0.0
+    # a score is about a share of samples that are predicted
+    error = 2 * (max(0.0, 1 - float(scores[first])) / len(some)) ** 0.5
+    best = float(scores[first])
+    if best - error < TELLS or 1 - best > (1 - next_best) / APART:
+        return False
+    number = record.quantity(
+        "best-single-feature", "how far one feature alone tells the label of held-out samples, 0-1",
+        float(scores[first]), error=error, samples=some, basis="two standard errors, cross-fitted",
+    )  # fmt: skip
+    what = "label" if problem.is_classification else "target"
+    record.look(
+        f"Feature {first} alone tells the {what}: of held-out samples it explains "
+        f"{100 * float(scores[first]):.3g}%, the next feature {100 * next_best:.3g}%"
+        f"{_without(problem, record, first)}.",
+        number=number, usual=below(TELLS),
+        action=f"Make sure that it is known before the {what} is, and not computed from it.",
+    )  # fmt: skip
+    return True
+
+
+def _without(problem: Problem, record: FindingRecord, column: int) -> str:
+    """What becomes of the network where the feature is shuffled, in words."""
+    if not problem.deterministic:
+        return ""
+    samples = problem.train.some(SCORED, record.generator)
+    order = torch.randperm(len(samples), generator=record.generator).to(samples.x.device)
+    x = samples.x.clone()
+    x[:, column] = x[order, column]
+    before, after = (float(costs(problem, Samples(v, samples.y)).mean()) for v in (samples.x, x))
+    return f"; with it shuffled, the network {instead(problem, after, before)}"

@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from torchtheory.audit.causes.layout import layouts
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.input_neighbors import real_inputs
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.errors import EmptyData, NonFinite
 from torchtheory.core.intervals import mean_interval, median_interval
-from torchtheory.core.naming import several
+from torchtheory.core.naming import runs, several
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.usual import Usual, at_most, below, between
 from torchtheory.data.columns import NEARLY, common_share
@@ -313,6 +314,8 @@ def _test_against_train(problem: Problem, record: FindingRecord) -> bool:
         return False
     level = alarm_level(record)
     scale, shift = _ranges(found, record, problem)
+    if _channels(problem, record, found, level):
+        return True
     by = scale.value if scale.value >= 1 else 1 / scale.value
     if 2 * float(found.ratio_p_value.median()) < level and by >= SCALE:
         word = "more" if scale.value > 1 else "less"
@@ -339,6 +342,57 @@ def _test_against_train(problem: Problem, record: FindingRecord) -> bool:
         return True
     fewer = min(len(problem.train), len(problem.test))
     return _single_columns(found, record, level, scale, fewer)
+
+
+def _channels(problem: Problem, record: FindingRecord, found: ColumnShift, level: float) -> bool:
+    """Channels of images, or features of sequences, that changed though others did not.
+
+    Of a channel half of the places must differ, each channel at its part of the level.
+    """
+    assert problem.test is not None
+    every = [layout for layout in layouts(problem) if not layout.flat]
+    if not every or every[0].channel is None:
+        return False
+    (layout,) = every
+    count = layout.shape[layout.channel - 1] if layout.channel is not None else 1
+    axis = [1] * len(layout.shape)
+    axis[(layout.channel or 1) - 1] = count
+    number_of = torch.arange(count).reshape(axis).expand(layout.shape).reshape(-1)
+    of = number_of[found.columns.cpu()]
+    by, aside = torch.maximum(found.ratio, 1 / found.ratio).cpu(), found.shift.abs().cpu()
+    bad: list[tuple[int, float, float]] = []
+    for k in torch.unique(of).tolist():
+        mine = of == k
+        ratio, shift = float(found.ratio.cpu()[mine].median()), float(aside[mine].median())
+        scaled = 2 * float(found.ratio_p_value.cpu()[mine].median()) < level / count
+        moved = 2 * float(found.shift_p_value.cpu()[mine].median()) < level / count
+        if (scaled and float(by[mine].median()) >= SCALE) or (moved and shift >= SHIFT):
+            bad.append((k, ratio, shift))
+    if not bad or len(bad) == count:
+        return False
+    what = "feature" if layout.places == (1,) else "channel"
+    record.table(
+        "channels",
+        (what, "median scale over that in training", "median shift, standard deviations"),
+        bad,
+        caption=f"Those of {count} {what}s, numbered from 0, that differ between training and test "
+        "data.",
+    )
+    share = record.quantity(
+        "changed-channels", f"share of {what}s that differ in scale or place", len(bad) / count
+    )
+    worst = max(bad, key=lambda row: max(row[1], 1 / row[1]) + row[2])
+    names = several(runs([k for k, _, _ in bad]))
+    record.defect(
+        f"{what.capitalize()}{'s' if len(bad) > 1 else ''} {names} (from 0) of {count} "
+        f"{'are' if len(bad) > 1 else 'is'} of another scale in the test data: {what} {worst[0]} "
+        f"varies {worst[1]:.3g} times as much as in training, and half of it lies {worst[2]:.2g} "
+        "standard deviations or more off.",
+        number=share, usual=at_most(0, "0"),
+        action=f"Prepare this {what} in the same way for training and test data.",
+    )  # fmt: skip
+    _doubt_test_error(record, share, at_most(0, "0"))
+    return True
 
 
 def _doubt_test_error(record: FindingRecord, number: Quantity, usual: Usual) -> None:
@@ -421,7 +475,8 @@ def _single_columns(
         ],
         caption="Features that differ between training and test data by more than chance explains.",
     )
-    names, worst = several(found.columns[bad].tolist()), int(bad[by[bad].argmax()])
+    names = several(runs(found.columns[bad].sort().values.tolist()))
+    worst = int(bad[by[bad].argmax()])
     number = record.quantity(
         "changed-features", "share of features that differ in scale or by several deviations",
         len(bad) / len(found.columns),

@@ -10,20 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from scipy import optimize, stats
+from scipy import stats
 from torch import Tensor
 
+from torchtheory.audit.causes.differential import differential
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.data_overlap import NAMED
 from torchtheory.audit.findings.hypotheses import deterministic, one_label_per_sample
 from torchtheory.audit.findings.input_neighbors import (
     COUNT,
+    TILE,
     Found,
     InputNeighbors,
     input_neighbors,
     real_inputs,
 )
+from torchtheory.core.budget import check_time
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
@@ -32,6 +35,7 @@ from torchtheory.data.neighbors import (
     LabelInformation,
     comparable,
     linear_information,
+    nearest,
     neighbor_information,
 )
 from torchtheory.models.problem import Problem
@@ -48,9 +52,6 @@ PERMUTED = 4000
 #: A score of information about classes, or about numbers, that might still be this large is not
 #: said to be none.
 NONE, NONE_OF_NUMBERS = 0.2, 0.3
-
-#: A renaming of classes is one if it takes off this share of the errors on test labels.
-RENAMED = 0.1
 
 #: A network of so much skill on new data has found what neighbors and linear fits do not see.
 KNOWS = 0.25
@@ -151,6 +152,24 @@ def _score(y: Tensor, around: Tensor) -> float:
 # ------------------------------------------------------------------ do labels follow from inputs?
 
 
+def _own_information(
+    search: InputNeighbors, labels: Tensor, record: FindingRecord
+) -> LabelInformation:
+    """Do test samples have the labels of their neighbors among the test samples?
+
+    Labels that are right predict each other also where inputs are not those of training.
+    """
+    rows = search.rows["test"][:PERMUTED]
+    index = []
+    for some in torch.split(torch.arange(len(rows), device=rows.device), TILE):
+        check_time()
+        index.append(nearest(rows[some], rows, 1, some)[1][:, 0])
+    every = torch.arange(len(rows), device=rows.device)
+    return neighbor_information(
+        labels[: len(rows)], torch.cat(index), labels[: len(rows)], every, record.generator
+    )
+
+
 def _says_nothing(found: LabelInformation, level: float, none: float) -> bool:
     """Whether labels are as if they were random, and a larger score would have been seen."""
     return found.p_value >= level and found.score + 2.6 * found.deviation < none
@@ -186,6 +205,9 @@ def _shuffled(
                         of_test[found.samples], found.index[:, 0], y, generator=record.generator
                     )
                 )
+                test[f"test labels by the nearest other test sample, by {words}"] = (
+                    _own_information(search, of_test, record)
+                )
     record.table(
         "information",
         ("prediction", "score", "its spread by chance", "p-value"),
@@ -209,10 +231,12 @@ def _shuffled(
         random = all(_says_nothing(i, level, none) for i in about.values())
         if (network or 0.0) > KNOWS or not random:
             continue
+        if name == "test" and any(c.kind != "labels" for c in differential(problem).causes):
+            continue  # something else was done to the test data
         say = record.defect if network == 0.0 else record.look
         say(
             f"The {name} labels look shuffled: neighboring samples"
-            + (" and a linear fit" if name == "training" else "")
+            + (" and a linear fit" if name == "training" else ", of training and of test data,")
             + " do not predict them better than chance"
             + (", nor does the network predict new ones." if network == 0.0 else "."),
             number=number,
@@ -224,46 +248,21 @@ def _shuffled(
 
 
 def _renamed(problem: Problem, record: FindingRecord) -> bool:
-    """Say so if test labels follow from the predictions once classes have other names.
-
-    One half of the test data tells which name each class has, the other half whether it serves.
-    """
-    test = problem.test
-    if test is None or not problem.is_classification or len(test) < FEWEST:
+    """Say so if test labels follow from the predictions once classes have other names."""
+    if not problem.is_classification:
         return False
-    y, right = target(problem, test).cpu(), ~problem.errors(test).cpu()
-    outputs = problem.outputs(test).cpu()
-    if problem.task == "binary":
-        said, classes = torch.where(right, y, 1 - y), 2
-    else:
-        said, classes = outputs.argmax(1), outputs.shape[1]
-    order = torch.randperm(len(y), generator=record.generator)
-    one, two = order[: len(y) // 2], order[len(y) // 2 :]
-    counts = torch.bincount(said[one] * classes + y[one], minlength=classes**2)
-    _, names = optimize.linear_sum_assignment(-counts.reshape(classes, classes).numpy())
-    called = torch.as_tensor(names)[said[two]] == y[two]
-    better, worse = int((called & ~right[two]).sum()), int((right[two] & ~called).sum())
-    gained = (better - worse) / len(two)
-    by_chance = float(stats.binom.sf(better - 1, better + worse, 0.5)) if better else 1.0
-    missed, left = (1 - float(r.double().mean()) for r in (right[two], called))
-    # names that are wrong explain most errors; what chance gains leaves most of them
-    if by_chance >= alarm_level(record) or gained < RENAMED or left > missed / 2:
+    found = next((c for c in differential(problem).causes if c.kind == "names"), None)
+    if found is None:
         return False
-    own = clopper_pearson(int((~right).sum()), len(y), record.confidence)
     number = record.quantity(
-        "test-labels-missed", "share of test labels that the network does not predict", own,
-        samples=test,
+        "errors-by-names", "errors on test labels that other names of the classes take off",
+        found.saved, samples=problem.test,
     )  # fmt: skip
-    other = [f"{i} is called {int(k)}" for i, k in enumerate(names) if i != int(k)]
-    wrong = float((torch.as_tensor(names)[said] != y).double().mean())
     record.defect(
-        f"The test labels look renamed: a consistent renaming of the classes explains them "
-        f"({several(other, 3)}). The network errs on {own.estimate:.1%} of them as they are, and "
-        f"on {wrong:.1%} with these names.",
-        number=number,
-        usual=at_most(wrong, f"{wrong:.1%}, as with these names"),
-        action="Number the classes of training and test data by the same list of names.",
-    )
+        "The test labels look renamed, and a consistent renaming of the classes explains them: "
+        f"{found.sentence}.",
+        number=number, usual=at_most(0, "0 or less"), action=found.action,
+    )  # fmt: skip
     return True
 
 
@@ -346,7 +345,9 @@ def _noise(problem: Problem, record: FindingRecord, search: InputNeighbors, word
     often for them, unless it has learned the training labels by heart.
     """
     tested = None
-    if problem.test is not None and len(problem.test) >= FEWEST:
+    # test data that something was done to does not tell how often new labels are contradicted
+    alike = not differential(problem).explained
+    if problem.test is not None and len(problem.test) >= FEWEST and alike:
         tested = _votes(problem, problem.test, search.of("test", PERMUTED))
     votes = _votes(problem, problem.train, search.of("train", len(problem.train)))
     bad, q = votes.contradicted, len(votes.samples)

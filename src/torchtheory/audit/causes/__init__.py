@@ -1,0 +1,1 @@
+"""Why new data is answered worse than training data: rivals, each with its test."""
