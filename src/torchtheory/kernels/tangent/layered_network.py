@@ -256,7 +256,7 @@ def layered_network(
     if not isinstance(function, PureFunction) or torch.is_autocast_enabled("cpu"):
         return None
     model = function.model
-    plain = (function.rows, function.noise, function.output, function.class_dimension)
+    plain = (function.rows, function.noise, function.output, function.arranged)
     alike = {(p.dtype, p.device) for p in (*point.values(), x)}
     if plain != (None,) * 4 or alike != {(x.dtype, torch.device("cpu"))}:
         return None

@@ -248,7 +248,7 @@ def chain_of(function: PureFunction, point: Parameters, x: Tensor, memory: int) 
         x: a few inputs, for which the chain is seen to compute what the function does.
         memory: bytes that its threads may take for directions and their images.
     """
-    plain = (function.rows, function.noise, function.output, function.class_dimension)
+    plain = (function.rows, function.noise, function.output, function.arranged)
     alike = {(p.dtype, p.device) for p in (*point.values(), x)}
     if plain != (None,) * 4 or alike != {(x.dtype, torch.device("cpu"))}:
         return None
