@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.errors import InvalidType, UnknownName
+from torchtheory.models.loading import call_without_arguments, is_named, named_object
+
 #: What is known of a loss: of real numbers, of yes-or-no labels (by logits or probabilities), of
 #: classes (by logits or logarithms of probabilities), of counts (by logarithms of rates or rates).
 Kind = Literal[
@@ -117,6 +120,37 @@ def _proportional(own: list[float], theirs: list[float]) -> bool:
     return ratio > 0 and all(
         abs(a - ratio * b) <= _CLOSE * abs(a) for a, b in zip(own, theirs, strict=True)
     )
+
+
+#: Losses that can be asked for by name.
+NAMED_LOSSES: dict[str, type[nn.Module]] = {
+    "squared": nn.MSELoss,
+    "absolute": nn.L1Loss,
+    "logistic": nn.BCEWithLogitsLoss,
+    "bernoulli": nn.BCELoss,
+    "cross-entropy": nn.CrossEntropyLoss,
+    "log-likelihood": nn.NLLLoss,
+    "poisson": nn.PoissonNLLLoss,
+}
+
+
+def named_loss(name: str) -> Callable[..., Tensor]:
+    """The loss of a short name, or `package.module:loss`: a function, a module, or its class.
+
+    >>> named_loss("squared")
+    MSELoss()
+    """
+    if name in NAMED_LOSSES:
+        made: nn.Module = NAMED_LOSSES[name]()
+        return made
+    if not is_named(name):
+        raise UnknownName("loss", name, [*NAMED_LOSSES, "package.module:loss"])
+    found = named_object(name, "loss", "loss")
+    if isinstance(found, type):
+        found = call_without_arguments(found, name)
+    if not callable(found):
+        raise InvalidType(f"{name} is a {type(found).__name__}, and a loss is called")
+    return found
 
 
 def name_of_loss(loss: object) -> str:

@@ -179,8 +179,8 @@ class Preparation:
         if loss is None:
             usual = USUAL_LOSS_WORDS[self.task]
             if self.task == "ordinal" and self.probe[0].numel() > 1:
-                usual = USUAL_LOSS_WORDS["multilabel"]
-            return usual if self.task == "unlabeled" else f"{usual}, the usual one of the task"
+                usual = "logistic, for every threshold; outputs are logits"
+            return usual if self.task == "unlabeled" else f"{usual} (the usual one)"
         words = f"yours, {name_of_loss(loss)}"
         if self._is_mean_of_positions(loss):
             words += ", per sample: every sample counts the same, however many labels it has"

@@ -229,8 +229,10 @@ def audit(
             autoencoder or a model without targets.
         test: data it has not seen, if there is any.
         loss: mean loss; the task's usual one unless given.
-        task: `regression`, `binary`, `multiclass`, `labeling` (a class for every token or pixel)
-            or `unlabeled`; inferred unless given.
+        task: `regression`, `count`, `ordinal`, `ranking`, `binary`, `multiclass`, `multilabel`
+            (several yes-or-no labels per sample), `labeling` (a class for every token or pixel),
+            `own` (targets that only your loss knows) or `unlabeled`; inferred from outputs,
+            targets and loss unless given, and stated at the top of the report.
         initial: the weights training began with, if you kept them (a state dict or a module of the
             same shape); some findings compare with them.
         confidence: of every statistical statement.
@@ -443,13 +445,24 @@ def _measured_on(found: FindingRecord) -> int:
 
 def _task(problem: Problem) -> str:
     """What is to be said about a sample."""
+    many = problem.train.y[0].numel()
     if problem.task == "multiclass":
         return f"classification, {problem.classes} classes"
     if problem.task == "labeling":
         _, label = position_words(problem.train.y, problem.tokens)
         each = "position" if label == "label" else label
         return f"one of {problem.classes} classes for each {each}"
-    return problem.task
+    if problem.task == "multilabel":
+        return f"multi-label, {many} yes-or-no labels"
+    if problem.task == "regression" and many > 1:
+        return f"regression, {many} numbers"
+    if problem.task == "ordinal":
+        return "ordered levels" + (f", by {many} thresholds" if many > 1 else "")
+    if problem.task == "ranking":
+        return f"ranking, {many} items"
+    named = {"count": "counts", "own": "known to your loss alone", "unlabeled": "no targets",
+             "combined": "several outputs with weights"}  # fmt: skip
+    return named.get(problem.task, problem.task)
 
 
 def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> dict[str, str]:
@@ -460,6 +473,7 @@ def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> di
         "model": type(problem.model).__name__,
         "parameters": f"{problem.function.count:,}",
         "task": _task(problem),
+        "task seen by": problem.task_reason,
         "samples": sizes,
         "input": problem.input_shapes,
         "precision": str(problem.function.reference().dtype).removeprefix("torch."),

@@ -10,11 +10,7 @@ from scipy import stats
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
-from torchtheory.audit.findings.hypotheses import (
-    classification,
-    deterministic,
-    one_label_per_sample,
-)
+from torchtheory.audit.findings.hypotheses import class_or_number, classification, deterministic
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.intervals import (
     Interval,
@@ -53,7 +49,7 @@ ASIDE, DRIFT = 0.5, 0.3
     title="Train and test risk with confidence intervals",
     cost="forward",
     covers=["M-29", "A-17"],
-    needs=[one_label_per_sample, deterministic],
+    needs=[class_or_number, deterministic],
     whole=True,
 )
 def risk(problem: Problem, record: FindingRecord) -> None:
