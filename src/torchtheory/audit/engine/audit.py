@@ -30,6 +30,7 @@ from torchtheory.audit.engine.finding import (
     all_findings,
     examine,
 )
+from torchtheory.audit.graph_data import on_nodes
 from torchtheory.audit.engine.quantities import QuantityRow, QuantityTable
 from torchtheory.core import progress
 from torchtheory.core.budget import seconds_of, within
@@ -43,6 +44,7 @@ from torchtheory.core.memory import bytes_of
 from torchtheory.core.outputs import write_outputs
 from torchtheory.core.random import as_generator
 from torchtheory.core.threads import UsefulThreads
+from torchtheory.graphs.node_samples import OnNodes
 from torchtheory.labs.manifest import labs_by_id
 from torchtheory.models.derivative import import_differentiation
 from torchtheory.models.heads import Output
@@ -273,6 +275,8 @@ def audit(
     title = title or type(model).__name__
     model = as_network(model)
     before = ModelState(model)
+    given_model = model
+    model, train, test = on_nodes(model, train, test)
     # the model is looked at again at the end, which takes as long
     working = max(0.0, seconds - (time.perf_counter() - start))
     with process_kept():
@@ -314,8 +318,9 @@ def audit(
                         made[f.name] = again
             except KeyboardInterrupt:
                 interrupted = True
-    facts = {**_facts(whole, confidence, seed, seconds), "data": given}
-    if changed := before.changes(model):
+    name = type(given_model).__name__
+    facts = {**_facts(whole, name, confidence, seed, seconds), "data": given}
+    if changed := before.changes(given_model):
         facts[CHANGED] = _changed(changed, copied=problem.model is not model)
     if interrupted:
         left = [f.name for f in chosen if f.name not in made]
@@ -465,12 +470,14 @@ def _task(problem: Problem) -> str:
     return named.get(problem.task, problem.task)
 
 
-def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> dict[str, str]:
+def _facts(
+    problem: Problem, name: str, confidence: float, seed: int, seconds: float
+) -> dict[str, str]:
     sizes = f"{problem.train.population:,} train"
     tested = problem.test
     sizes += f", {tested.population:,} test" if tested is not None else ", no test set"
     facts = {
-        "model": type(problem.model).__name__,
+        "model": name,
         "parameters": f"{problem.function.count:,}",
         "task": _task(problem),
         "task seen by": problem.task_reason,
@@ -485,6 +492,11 @@ def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> di
     }
     if problem.function.output is not None:
         facts["output"] = f"{problem.function.output!r} of the several the model returns"
+    if isinstance(problem.model, OnNodes):
+        facts["nodes"] = (
+            "a sample is a node of this graph; neighbors depend on each other, so that ranges may "
+            "be too narrow, and nothing is said about other graphs"
+        )
     facts |= problem.remarks
     notes = [s.note for s in (problem.train, problem.test) if s is not None and s.note]
     if notes:

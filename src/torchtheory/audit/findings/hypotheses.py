@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchtheory.core.errors import TorchTheoryError
+from torchtheory.models.graph_rows import GraphRows
 from torchtheory.models.model import as_leaves, global_randomness_kept
 from torchtheory.models.problem import Problem
 from torchtheory.models.task import TASK_WORDS
@@ -163,6 +164,12 @@ def one_input(problem: Problem) -> str | None:
     if not problem.several_inputs:
         return None
     return "the model takes several inputs, and this is about models of one tensor"
+
+
+def samples_of_one_size(problem: Problem) -> str | None:
+    if not isinstance(problem.function.rows, GraphRows):
+        return None
+    return "the samples are graphs, and this puts samples of one size on top of each other"
 
 
 def one_output(problem: Problem) -> str | None:
