@@ -26,7 +26,6 @@ from torchtheory.core.errors import (
     InvalidInput,
     LabelOutOfRange,
     NonFinite,
-    ShapeMismatch,
     UnsupportedModel,
 )
 from torchtheory.models.problem import Problem

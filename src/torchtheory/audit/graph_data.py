@@ -22,7 +22,7 @@ from torchtheory.models.graph_rows import GraphRows, is_graph, single_graphs
 
 
 class _TakesData(nn.Module):
-    """A network of features and edges by name, or of an object that has them, as one of a `Graph`."""
+    """A network of features and edges by name, or of an object with them, as one of a `Graph`."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

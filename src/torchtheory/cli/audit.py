@@ -43,7 +43,7 @@ EXAMPLE = "torchtheory/audit/example.py"
 
 class TaskChoice(StrEnum):
     regression = "regression"
-    count = "count"
+    counts = "count"
     ordinal = "ordinal"
     ranking = "ranking"
     binary = "binary"

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.models.inputs import Parts, Rows
+from torchtheory.models.inputs import Rows
 
 #: What belongs to nodes and to edges, beside numbers of nodes.
 OF_NODES, OF_EDGES = ("x", "pos"), ("edge_attr", "edge_weight")
@@ -57,7 +57,10 @@ class GraphRows(Rows):
         parts: dict[str, Tensor] = {"nodes": nodes, "edges": edges}
         most, more = int(nodes.max()), max(1, int(edges.max()))
         parts["edge_index"] = torch.stack(
-            [F.pad(g.edge_index.detach().long(), (0, more - g.edge_index.shape[-1])) for g in graphs]
+            [
+                F.pad(g.edge_index.detach().long(), (0, more - g.edge_index.shape[-1]))
+                for g in graphs
+            ]
         )
         for name in named:
             size = most if name in OF_NODES else more
@@ -77,10 +80,13 @@ class GraphRows(Rows):
         return f"graphs of up to {x.shape[1]} nodes with {width} features"
 
     def followed_by(self, other: Rows) -> Rows:
-        sizes = {n: max(self._part(n).shape[-1 if n == "edge_index" else 1],
-                        other.parts[n].shape[-1 if n == "edge_index" else 1])  # type: ignore[index,call-overload]
-                 for n in ("x", "edge_index")}  # fmt: skip
-        return Rows.followed_by(self._sized(sizes), GraphRows(other.parts)._sized(sizes))
+        if not isinstance(other, GraphRows):
+            raise ShapeMismatch(f"one data set is of graphs and the other of {other.shapes()}")
+        both = (self, other)
+        sizes = {
+            n: max(t._part(n).shape[k] for t in both) for n, k in (("x", 1), ("edge_index", -1))
+        }
+        return Rows.followed_by(self._sized(sizes), other._sized(sizes))
 
     def taken_by(self, model: nn.Module) -> Rows:
         return self
@@ -131,7 +137,7 @@ class GraphRows(Rows):
 
     def _sized(self, sizes: dict[str, int]) -> GraphRows:
         assert isinstance(self.parts, dict)
-        parts: Parts = {}
+        parts: dict[str, Tensor] = {}
         for name, tensor in self.parts.items():
             if name in ("nodes", "edges"):
                 parts[name] = tensor

@@ -59,7 +59,7 @@ class Preparation:
     arranged: Arrangement | None = None
     tokens: bool = False
     ignored: int = IGNORED
-    given: torch.Size = torch.Size()
+    given: tuple[int, ...] = ()
 
     @property
     def classes(self) -> int | None:

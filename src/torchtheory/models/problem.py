@@ -472,7 +472,7 @@ class Problem:
 
     @cached_property
     def outputs_are_logarithms(self) -> bool:
-        """Whether a model of counts returns logarithms of rates: by its loss, else by their sign."""
+        """Whether a model of counts returns logarithms of rates: by its loss, else by signs."""
         if self._plan.kind in ("log-rate", "rate"):
             return self._plan.kind == "log-rate"
         usual = self.loss is USUAL_LOSS["count"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,7 +148,7 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     return Samples(x, y, note, None, total, parts)
 
 
-def _graphs(data: Any, name: str) -> Sequence[Any] | None:
+def _graphs(data: Any, name: str) -> Any | None:
     """A list or data set of graphs, those of a loader's data set or of a batch; None for others."""
     if isinstance(data, Samples | Tensor | str | Mapping):
         return None
@@ -166,7 +166,7 @@ def _graphs(data: Any, name: str) -> Sequence[Any] | None:
     return whole if is_graph(first) else None
 
 
-def _of_graphs(graphs: Sequence[Any], name: str, limit: int, seed: int) -> Samples:
+def _of_graphs(graphs: Any, name: str, limit: int, seed: int) -> Samples:
     count = _length(graphs, name)
     chosen, note = _choose(count, name, limit, seed)
     with ForeignCode(f"reading the {name} data"):

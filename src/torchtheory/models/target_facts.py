@@ -35,7 +35,9 @@ def remark_on_targets(task: Task, y: Tensor) -> str:
         levels = y.flatten(1).sum(1) if y[0].numel() > 1 else y.flatten()
         return f"levels from {int(levels.min())} to {int(levels.max())}, in order"
     if task == "count":
-        return f"whole numbers from {int(y.min())} to {int(y.max())}, {float(y.mean()):.3g} on average"
+        return (
+            f"whole numbers from {int(y.min())} to {int(y.max())}, {float(y.mean()):.3g} on average"
+        )
     if task == "ranking":
         return f"the relevance of {y[0].numel()} items per sample"
     if task == "own":
@@ -72,7 +74,7 @@ def _numbers(y: Tensor) -> str:
             "start near 1; divide by it"
         )
     if bool((y == y.round()).all()):
-        values = int(y.double().unique().numel())
+        values = len(set(y.flatten().tolist()))
         if values <= LEVELS:
             said.append(
                 f"whole numbers with {values} values; if they are levels in order, say "

@@ -23,7 +23,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from torchtheory.models.known_losses import Kind, ignores_shifts, kind_of_loss

@@ -30,8 +30,8 @@ from torchtheory.audit.engine.finding import (
     all_findings,
     examine,
 )
-from torchtheory.audit.graph_data import on_nodes
 from torchtheory.audit.engine.quantities import QuantityRow, QuantityTable
+from torchtheory.audit.graph_data import on_nodes
 from torchtheory.core import progress
 from torchtheory.core.budget import seconds_of, within
 from torchtheory.core.checks import open_fraction
@@ -452,7 +452,8 @@ def _task(problem: Problem) -> str:
     """What is to be said about a sample."""
     many = problem.train.y[0].numel()
     if problem.task == "multiclass":
-        return f"classification, {problem.classes} classes"
+        nodes = " of nodes" if isinstance(problem.model, OnNodes) else ""
+        return f"classification{nodes}, {problem.classes} classes"
     if problem.task == "labeling":
         _, label = position_words(problem.train.y, problem.tokens)
         each = "position" if label == "label" else label

@@ -34,7 +34,9 @@ def regions(problem: Problem) -> str | None:
 def overlaps(problem: Problem, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
     """Positions in both regions, in either one, and in the true one, `[n, C]` each."""
     classes = problem.classes or 2
-    both, either, true = [], [], []
+    both: list[Tensor] = []
+    either: list[Tensor] = []
+    true: list[Tensor] = []
     for f, y in zip(
         torch.split(problem.outputs(samples), problem.chunk),
         torch.split(samples.y, problem.chunk),

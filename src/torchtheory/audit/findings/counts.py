@@ -36,7 +36,8 @@ def deviance(y: Tensor, rate: Tensor) -> Tensor:
     [2.0, 0.0]
     """
     y, rate = y.double(), rate.double()
-    return 2 * (torch.special.xlogy(y, y / rate) - y + rate)
+    logarithms: Tensor = torch.special.xlogy(y, y / rate)
+    return 2 * (logarithms - y + rate)
 
 
 @finding(
@@ -95,7 +96,7 @@ def _law(problem: Problem, record: FindingRecord, samples: Samples) -> None:
         )  # fmt: skip
     else:
         record.fine(
-            f"Its predictions sum to {total.value:.3g} times the counts of the test data, and these "
+            f"Its predictions sum to {total.value:.3g} times the counts of the test data, which "
             f"scatter {scatter.value:.2g} times as much as Poisson's law says.",
             number=total, usual=usual, area=Area.CALIBRATION,
         )  # fmt: skip

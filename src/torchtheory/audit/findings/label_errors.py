@@ -26,7 +26,7 @@ SHOWN = 40
 NOTICEABLE = 0.1
 
 WORDS = Words(
-    "share of wrong labels", "the more frequent answer for each label", percent=True
+    "share of wrong labels", "always giving each label's more frequent answer", percent=True
 )
 
 

@@ -69,11 +69,11 @@ def _never_predicted(problem: Problem, record: FindingRecord) -> None:
     """Levels that occur and are never predicted, beyond chance."""
     said, true = levels(problem, problem.train)
     n = len(true)
-    values = true.unique()
+    values = sorted(set(true.tolist()))
     each = 1 - (1 - record.confidence) / len(values)
     most = clopper_pearson(0, n, each).high
     never = [
-        int(v)
+        v
         for v in values
         if not bool((said == v).any())
         and clopper_pearson(int((true == v).sum()), n, each).low > most

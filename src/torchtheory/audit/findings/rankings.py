@@ -12,9 +12,7 @@ from torchtheory.core.intervals import mean_interval
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 
-WORDS = Words(
-    "share of pairs of items in the wrong order", "a random order", percent=True
-)
+WORDS = Words("share of pairs of items in the wrong order", "a random order", percent=True)
 
 
 def wrong_pairs(scores: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,4 +86,5 @@ def _scores(problem: Problem, samples: Samples) -> tuple[Tensor, Tensor, Tensor]
         strict=True,
     ):
         parts.append(torch.stack([*wrong_pairs(f, y), discounted_gain(f, y).float()]))
-    return tuple(torch.cat(parts, 1))  # type: ignore[return-value]
+    wrong, pairs, gain = torch.cat(parts, 1)
+    return wrong, pairs, gain

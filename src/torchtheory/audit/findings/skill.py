@@ -12,7 +12,7 @@ from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.quantity import Quantity
-from torchtheory.core.usual import above
+from torchtheory.core.usual import Usual, below
 from torchtheory.models.samples import Samples
 
 #: Fewest samples that means of their errors are trusted for.
@@ -88,13 +88,13 @@ def judge_skill(record: FindingRecord, scored: Mapping[str, Scored], words: Word
         known = name == "train" and len(part.samples) >= part.samples.population
         mean = float(part.own.double().mean())
         if known or interval is not None:
-            record.quantity(
+            numbers[name] = record.quantity(
                 f"{name}-error", f"{words.error} on {where}",
                 mean if known or interval is None else interval, samples=part.samples,
             )  # fmt: skip
         skill = skills[name] = part.skill(record.confidence)
         if skill is not None:
-            numbers[name] = record.quantity(
+            record.quantity(
                 f"{name}-skill", f"share of the constant's error that is saved on {where}",
                 skill.estimate if known else skill, samples=part.samples,
             )  # fmt: skip
@@ -147,15 +147,14 @@ def without_test_data(record: FindingRecord) -> None:
 def _compared(part: Scored, words: Words) -> str:
     own, constant = (float(v.double().mean()) for v in (part.own, part.constant))
     return (
-        f"the {words.error} is {words.shown(own)}, that of {words.constant} "
-        f"{words.shown(constant)}"
+        f"the {words.error} is {words.shown(own)}, that of {words.constant} {words.shown(constant)}"
     )
 
 
 def _fit(
     record: FindingRecord, part: Scored, skill: Interval, number: Quantity, words: Words
 ) -> None:
-    usual = above(0, f"above 0, that of {words.constant}")
+    usual = _usual(part, words)
     said = _compared(part, words)
     if skill.low <= 0:
         say = record.defect if skill.high < LITTLE else record.look
@@ -171,9 +170,7 @@ def _fit(
             "tell more.",
         )  # fmt: skip
     else:
-        record.fine(
-            f"On the training data {said}.", number=number, usual=usual, area=Area.FIT
-        )
+        record.fine(f"On the training data {said}.", number=number, usual=str(usual), area=Area.FIT)
 
 
 def _new_data(
@@ -184,26 +181,32 @@ def _new_data(
     number: Quantity,
     words: Words,
 ) -> None:
-    usual = above(0, f"above 0, that of {words.constant}")
+    usual = _usual(part, words)
     said = _compared(part, words)
     if test.high < 0:
         record.defect(
             f"The network is worse on new data than {words.constant}: {said}.",
-            number=number, usual=usual,
+            number=number, usual=str(usual),
             action="Check that training and test data are prepared alike.",
         )  # fmt: skip
     elif train is not None and train.estimate - test.high > LARGE_LOSS:
         record.look(
             f"It does much worse on new data than on the training data: {said} "
             f"(share saved: {test.estimate:.2g}, in training {train.estimate:.2g}).",
-            number=number, usual=f"less than {LARGE_LOSS} below that in training",
+            number=number, usual="nearer to that in training",
             action="See whether training and test data come from one source; else more data, "
             "weight decay or an earlier stop would narrow the gap.",
         )  # fmt: skip
     elif test.low <= 0:
         record.open(number, usual)
     else:
-        record.fine(f"On new data {said}.", number=number, usual=usual)
+        record.fine(f"On new data {said}.", number=number, usual=str(usual))
+
+
+def _usual(part: Scored, words: Words) -> Usual:
+    """Less than the constant; which of the two is smaller is decided sample by sample."""
+    limit = float(part.constant.double().mean())
+    return below(limit, f"below {words.shown(limit)}, that of {words.constant}")
 
 
 def per_sample(values: Tensor) -> Tensor:

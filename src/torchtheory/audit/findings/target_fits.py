@@ -22,9 +22,7 @@ def fit_of_each(problem: Problem, samples: Samples, confidence: float) -> list[I
     outputs = problem.outputs(samples).double().reshape(len(samples), -1)
     mean = problem.train.y.double().reshape(len(problem.train), -1).mean(0)
     own, constant = (y - outputs).square(), (y - mean).square()
-    return [
-        Scored(samples, own[:, k], constant[:, k]).skill(confidence) for k in range(y.shape[1])
-    ]
+    return [Scored(samples, own[:, k], constant[:, k]).skill(confidence) for k in range(y.shape[1])]
 
 
 @finding(
@@ -50,8 +48,7 @@ def target_fits(problem: Problem, record: FindingRecord) -> None:
         [
             (k, float(spread[k]), float(weight[k]), _value(train[k]),
              None if test is None else _value(test[k]),
-             None if test is None or test[k] is None else test[k].low,
-             None if test is None or test[k] is None else test[k].high)
+             *_ends(None if test is None else test[k]))
             for k in range(len(train))
         ],
         caption=f"Against the mean of the training targets; intervals at {record.confidence:.0%}. "
@@ -66,10 +63,10 @@ def target_fits(problem: Problem, record: FindingRecord) -> None:
     assert of is not None
     sure = fit_of_each(problem, of, strict)
     where = "new data" if tested else "the training data"
-    worst = min(known, key=lambda k: sure[k].estimate if sure[k] is not None else 1.0)
-    found = sure[worst]
-    if found is None:
+    varying = [(k, i) for k, i in enumerate(sure) if i is not None]
+    if not varying:
         return
+    worst, found = min(varying, key=lambda pair: pair[1].estimate)
     number = record.quantity(
         "worst-target", f"R² of target {worst}, the least, on {where}",
         replace(found, confidence=record.confidence), samples=of,
@@ -77,9 +74,9 @@ def target_fits(problem: Problem, record: FindingRecord) -> None:
     )  # fmt: skip
     record.headline(
         f"R² of the {len(known)} targets on {where} runs from {found.estimate:.3g} (target "
-        f"{worst}) to {max(sure[k].estimate for k in known):.3g}."  # type: ignore[union-attr]
+        f"{worst}) to {max(i.estimate for _, i in varying):.3g}."
     )
-    best = max(i.low for k in known if (i := sure[k]) is not None)
+    best = max(i.low for _, i in varying)
     if found.high < LITTLE and best > LITTLE:
         small = float(spread.max()) > FAR * float(spread[worst])
         why = (
@@ -95,6 +92,10 @@ def target_fits(problem: Problem, record: FindingRecord) -> None:
             action="Divide every target by its standard deviation before training, or weight "
             "their losses." if small else "Look at the targets of this column.",
         )  # fmt: skip
+
+
+def _ends(found: Interval | None) -> tuple[float | None, float | None]:
+    return (None, None) if found is None else (found.low, found.high)
 
 
 def _value(found: Interval | None) -> float | None:
