@@ -26,7 +26,6 @@ from torchtheory.core.errors import (
     InvalidInput,
     LabelOutOfRange,
     NonFinite,
-    ShapeMismatch,
     UnsupportedModel,
 )
 from torchtheory.models.problem import Problem
@@ -343,16 +342,21 @@ def test_weights_that_are_not_numbers_are_named() -> None:
         tt.audit(net, train)
 
 
-def test_one_hot_labels_are_met_with_what_to_do() -> None:
+def test_one_hot_labels_are_class_indices() -> None:
     net, (x, y), _ = case("plain")
+    plain = Problem(net, (x, y))
     rows = nn.functional.one_hot(y)
     for given in (rows, rows.float()):
-        with pytest.raises(InvalidInput, match=r"give class indices, y\.argmax\(1\)"):
-            tt.audit(net, (x, given))
-    with pytest.raises(ShapeMismatch, match=r"one-hot rows take y\.argmax\(1\)"):
-        tt.audit(net, (x, rows), task="multiclass")
+        p = Problem(net, (x, given))
+        assert (p.task, p.task_reason) == ("multiclass", "the targets are one-hot rows")
+        assert torch.equal(p.train.y, y)
+        # a loss of the user's sees the rows
+        squares = Problem(net, (x, given), loss=nn.MSELoss())
+        assert squares.risk(squares.train) == pytest.approx(
+            float(nn.functional.mse_loss(plain.outputs(plain.train), rows.float())), rel=1e-5
+        )
     report = tt.audit(net, (x, rows), task="regression", only=["layers"])
-    assert report.facts["task"] == "regression"
+    assert report.facts["task"].startswith("regression")
 
 
 def test_labels_of_the_wrong_kind() -> None:

@@ -124,9 +124,29 @@ def test_refusals() -> None:
         Problem(Named(), (x, y), output="scores")
     with pytest.raises(UnsupportedModel, match="raised TypeError on inputs of ids 5 a sample"):
         Problem(Named(), ({"ids": x["ids"]}, y))
-    unlabeled = [{"ids": x["ids"][0], "weight": x["weight"][0]}]
-    with pytest.raises(InvalidType, match="they need inputs and one of labels"):
-        Problem(Named(), DataLoader(unlabeled))  # type: ignore[arg-type]
+
+
+def test_dictionaries_without_targets_are_inputs() -> None:
+    x, _ = parts()
+    rows = [{k: v[i] for k, v in x.items()} for i in range(len(x["ids"]))]
+    for data in (x, rows, DataLoader(rows, batch_size=5)):  # type: ignore[arg-type]
+        p = Problem(Named(), data)
+        assert (p.task, p.several_inputs, len(p.train)) == ("unlabeled", True, 12)
+
+
+def test_the_input_of_another_type_is_named() -> None:
+    x, y = parts()
+    wrong = {**x, "ids": x["ids"].float()}
+    with pytest.raises(InvalidType, match=r"the input 'ids' is float32 .*: pass ids\.long\(\)"):
+        Problem(Named(), (wrong, y))
+
+    class Masked(nn.Module):
+        def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+            return values.masked_fill(mask, 0.0)
+
+    given = {"values": torch.randn(6, 3), "mask": torch.ones(6, 3, dtype=torch.long)}
+    with pytest.raises(InvalidType, match=r"the input 'mask' is int64 and .*: pass mask\.bool\(\)"):
+        Problem(Masked(), given)
 
 
 def test_the_output_that_is_meant() -> None:

@@ -20,7 +20,7 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.models.problem import Problem
-from torchtheory.models.targets import infer_task
+from torchtheory.models.task import infer_task
 
 
 def data(n: int = 30, d: int = 4) -> tuple[Tensor, Tensor]:

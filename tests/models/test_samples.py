@@ -189,7 +189,7 @@ class Raising(Ragged):
 
 class Words(Ragged):
     def __getitem__(self, k: int) -> Any:
-        return {"x": 1}
+        return {"x": "word"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, InvalidType, LabelOutOfRange, ShapeMismatch
 from torchtheory.models.losses import labeling_loss
 from torchtheory.models.problem import Problem
-from torchtheory.models.targets import class_dimension, infer_task
+from torchtheory.models.targets import class_dimension
+from torchtheory.models.task import infer_task
 from torchtheory.training.losses.risks import sample_losses
 
 
@@ -49,7 +50,7 @@ class Tagger(nn.Module):
         ((4, 3, 2, 5), (4, 3, 2), "labeling", 3),
         ((4, 6, 6), (4, 6), "labeling", 2),  # both fit: a sequence has its classes last
         ((4, 2, 2, 2), (4, 2, 2), "labeling", 1),  # both fit: an image has them first
-        ((4, 6, 1), (4, 6), "regression", None),
+        ((4, 6, 1), (4, 6), "labeling", None),  # 0 and 1, by one logit for each position
         ((4, 5), (4,), "multiclass", None),
     ],
 )

@@ -23,6 +23,7 @@ from torchtheory.core.outputs import write_outputs
 from torchtheory.core.parallel import Outcome, run_tasks
 from torchtheory.data.sources import load_data
 from torchtheory.kernels.tangent.tiles import fingerprint as digest_of
+from torchtheory.models.known_losses import named_loss
 from torchtheory.models.loading import is_named, load_network, weights_for
 from torchtheory.models.samples import collect
 
@@ -40,6 +41,7 @@ class Request:
         data, target, test_data: as `torchtheory.data.sources.load_data` takes them.
         initial_weights, prior_weights: files of weights, if there are any.
         budget: time it may take; the usual one of each kind of audit unless given.
+        loss: its name, as `torchtheory.models.known_losses.named_loss` takes it.
         task, output, learning_rate, memory, confidence, only, limit, seed: as
             `torchtheory.audit.engine.audit.audit` takes them.
     """
@@ -52,6 +54,7 @@ class Request:
     initial_weights: Path | None = None
     prior_weights: Path | None = None
     task: Any = None
+    loss: str | None = None
     output: int | str | None = None
     learning_rate: float | None = None
     budget: str | None = None
@@ -69,7 +72,9 @@ class Request:
         are read, whatever code or files they come from.
         """
         parts: dict[str, Any] = {k: str(v) for k, v in asdict(self).items()}
-        for name in ("weights", "initial_weights", "prior_weights", "model", "data", "test_data"):
+        for name in (
+            "weights", "initial_weights", "prior_weights", "model", "data", "test_data", "loss"
+        ):  # fmt: skip
             given = getattr(self, name)
             if given is not None:
                 parts[name] = _content(str(given))
@@ -128,6 +133,7 @@ def run_request(request: Request) -> Audit:
         train,
         test,
         task=request.task,
+        loss=None if request.loss is None else named_loss(request.loss),
         initial=initial,
         confidence=request.confidence,
         seed=request.seed,

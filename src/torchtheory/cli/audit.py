@@ -43,9 +43,14 @@ EXAMPLE = "torchtheory/audit/example.py"
 
 class TaskChoice(StrEnum):
     regression = "regression"
+    counts = "count"
+    ordinal = "ordinal"
+    ranking = "ranking"
     binary = "binary"
     multiclass = "multiclass"
+    multilabel = "multilabel"
     labeling = "labeling"
+    own = "own"
     unlabeled = "unlabeled"
 
 
@@ -81,7 +86,21 @@ def audit(
         str | None, typer.Option(help="Column of a table to predict; several with commas.")
     ] = None,
     test_data: Annotated[Path | None, typer.Option(help="A second table, for testing.")] = None,
-    task: Annotated[TaskChoice | None, typer.Option(help="Inferred unless given.")] = None,
+    task: Annotated[
+        TaskChoice | None,
+        typer.Option(
+            help="What the outputs are for; inferred from outputs, targets and loss unless given, "
+            "and stated at the top."
+        ),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="squared, absolute, logistic (of logits), bernoulli (of probabilities), "
+            "cross-entropy, log-likelihood, poisson, or package.module:loss; the task's usual one "
+            "unless given."
+        ),
+    ] = None,
     output: Output = None,
     learning_rate: Annotated[
         float | None, typer.Option(help="Of your training: is it below the stability limit?")
@@ -163,6 +182,7 @@ def audit(
             "--target": target,
             "--test-data": test_data,
             "--output": output,
+            "--loss": loss,
         }
         if files:  # the example has a task and a step, weights alone have none
             with_model |= {"--task": task, "--learning-rate": learning_rate}
@@ -189,6 +209,7 @@ def audit(
         initial_weights=initial_weights,
         prior_weights=prior_weights,
         task=task.value if task else None,
+        loss=loss,
         output=position_or_key(output),
         learning_rate=learning_rate,
         budget=budget,

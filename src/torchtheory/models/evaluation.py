@@ -17,7 +17,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.models.model import PureFunction, global_randomness_kept, raised_on, real_rows
-from torchtheory.models.repairs import repair_of
+from torchtheory.models.repairs import repair_of, type_repairs, works
 
 T = TypeVar("T")
 
@@ -36,7 +36,32 @@ def called(function: PureFunction, run: Callable[[Tensor], T], x: Tensor) -> T:
         with ForeignCode("the model", ModelRaised):
             return run(x)
     except ModelRaised as error:
-        raise raised_on(f"of {function.rows.shapes()} a sample", error) from error.raised
+        with global_randomness_kept():
+            advice = _repair_of_part(function, run, x[:8])
+        if advice is not None:
+            raise InvalidType(advice) from error.raised
+        inputs = f"of {function.rows.shapes()} a sample ({function.rows.types()})"
+        raise raised_on(inputs, error) from error.raised
+
+
+def _repair_of_part(
+    function: PureFunction, run: Callable[[Tensor], object], x: Tensor
+) -> str | None:
+    """Which of several inputs has a type that the model does not take, and what helps."""
+    rows, like = function.rows, function.reference()
+    assert rows is not None
+    try:
+        for name, tensor in rows.named():
+            for repair in type_repairs(tensor, like.dtype):
+                function.rows = rows.with_part(name, repair.change(tensor))
+                if works(run, x):
+                    return (
+                        f"the input {name!r} {repair.given} and the model takes {repair.wanted}: "
+                        f"pass {name}{repair.code}"
+                    )
+    finally:
+        function.rows = rows
+    return None
 
 
 def answered(run: Callable[[Tensor], T], x: Tensor, like: Tensor | None = None) -> T:

@@ -18,7 +18,8 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.models.losses import USUAL_LOSS
 from torchtheory.models.model import one_output
-from torchtheory.models.targets import Task, class_dimension, infer_task, targets_for
+from torchtheory.models.targets import Task, class_dimension, targets_for
+from torchtheory.models.task import infer_task
 
 #: Which output is meant: a position or key, or several with the weights of their losses.
 Output = int | str | Mapping[Any, float]

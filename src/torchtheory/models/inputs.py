@@ -106,6 +106,18 @@ class Rows:
             return ((), chosen) if _accepts(model, (), chosen) else ((chosen,), {})
         return (chosen, {}) if _accepts(model, chosen, {}) else ((chosen,), {})
 
+    def copied(self) -> Rows:
+        """The same rows in memory of their own."""
+        return self._each(Tensor.clone)
+
+    def types(self) -> str:
+        """Names and types, in words."""
+        return ", ".join(f"{n} {str(t.dtype).removeprefix('torch.')}" for n, t in self.named())
+
+    def with_part(self, name: str, tensor: Tensor) -> Rows:
+        """The same rows with one part replaced."""
+        return self._like([tensor if n == name else t for n, t in self.named()])
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> Rows:
         return self._like([change(t) for t in self.tensors()])
 

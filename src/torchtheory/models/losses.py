@@ -112,14 +112,71 @@ def no_loss(outputs: Tensor, y: Tensor) -> Tensor:
     )
 
 
+def ranking_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    r"""The logistic loss of pairs of items in their order, the mean over pairs, then over samples.
+
+    $$
+    \frac1n\sum_i\frac1{|P_i|}\sum_{(a,b)\in P_i}\log\bigl(1+e^{f_b(x_i)-f_a(x_i)}\bigr),\qquad
+    P_i=\{(a,b): y_{ia}>y_{ib}\}
+    $$
+
+    Source: RankNet (Burges and others, 2005).
+
+    Args:
+        outputs: scores `[n, items]`, or of that size.
+        y: relevance, of the same shape.
+
+    Cost: a number for each pair of items.
+
+    >>> ranking_loss(torch.tensor([[3.0, 3.0]]), torch.tensor([[1.0, 0.0]])).round(decimals=4)
+    tensor(0.6931)
+    """
+    f, relevance = outputs.flatten(1), y.flatten(1)
+    ordered = relevance[:, :, None] > relevance[:, None, :]
+    lost = F.softplus(f[:, None, :] - f[:, :, None])
+    sums = torch.where(ordered, lost, torch.zeros_like(lost)).flatten(1).sum(1)
+    return (sums / ordered.flatten(1).sum(1).clamp(min=1)).mean()
+
+
+def no_loss_known(outputs: Tensor, y: Tensor) -> Tensor:
+    """Raises: the loss of a batch says nothing about a sample."""
+    raise InvalidInput(
+        "your loss is not the mean of the samples' own losses, so no sample has a loss of its own"
+    )
+
+
 USUAL_LOSS: dict[Task, Loss] = {
     "regression": F.mse_loss,
+    "count": F.poisson_nll_loss,
+    "ordinal": F.mse_loss,
+    "ranking": ranking_loss,
     "binary": F.binary_cross_entropy_with_logits,
     "multiclass": F.cross_entropy,
+    "multilabel": F.binary_cross_entropy_with_logits,
     "labeling": labeling_loss,
     "combined": no_loss,  # that of its heads
+    "own": no_loss,
     "unlabeled": no_loss,
 }
+
+#: What the usual losses are called.
+USUAL_LOSS_WORDS: dict[Task, str] = {
+    "regression": "mean squared error",
+    "count": "Poisson, outputs are logarithms of rates",
+    "ordinal": "mean squared error",
+    "ranking": "logistic, for every pair of items",
+    "binary": "logistic, the output is a logit",
+    "multiclass": "cross-entropy, outputs are logits",
+    "multilabel": "logistic, for every label; outputs are logits",
+    "labeling": "cross-entropy, outputs are logits",
+    "combined": "the weighted sum of its outputs' losses",
+    "own": "none",
+    "unlabeled": "none",
+}
+
+
+class CoupledLoss(InvalidInput):
+    """A loss of a batch that is not the mean of its samples' own losses."""
 
 
 def refuse_unusable(loss: Loss, outputs: Tensor, y: Tensor, *, plain_mean: bool) -> None:
@@ -148,16 +205,22 @@ def refuse_unusable(loss: Loss, outputs: Tensor, y: Tensor, *, plain_mean: bool)
     if not bool(torch.isfinite(once)):
         raise NonFinite(f"the loss is NaN or infinite on the first training samples: {float(once)}")
     if not torch.allclose(once, twice, rtol=1e-3, atol=1e-6):
-        raise InvalidInput(
+        raise CoupledLoss(
             "the loss must be a mean over the batch, but doubling the batch changed it from "
             f"{float(once):g} to {float(twice):g}; use reduction='mean'"
         )
     if plain_mean and len(outputs) > 1:
-        alone = torch.stack(
-            [loss(outputs[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(outputs))]
-        )
+        try:
+            alone = torch.stack(
+                [loss(outputs[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(outputs))]
+            )
+        except Exception as error:  # such as a contrast with the others of a batch
+            raise CoupledLoss(
+                "the loss must be the plain mean of the samples' own losses, and of one sample it "
+                f"raised {type(error).__name__}: {error}"
+            ) from error
         if not torch.allclose(once.reshape(()), alone.mean(), rtol=1e-3, atol=1e-6):
-            raise InvalidInput(
+            raise CoupledLoss(
                 "the loss must be the plain mean of the samples' own losses, and this one is "
                 "not (class weights, say, divide by the sum of weights); write it as "
                 "lambda outputs, y: loss_of_each(outputs, y).mean()"

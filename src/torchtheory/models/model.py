@@ -28,6 +28,7 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.core.foreign_code import ForeignCode, said
+from torchtheory.models.arrangement import Arrangement
 from torchtheory.models.inputs import Rows
 from torchtheory.models.noise import Noise, growth_of, noise_fixed
 from torchtheory.models.untouched import contents_kept, private_copy, refuse_compiled
@@ -228,8 +229,8 @@ class PureFunction:
         self.buffers = {k: b.detach().clone() for k, b in self.model.named_buffers()}
         #: The draw of its random numbers that is used in every call, if it draws some.
         self.noise: Noise | None = None
-        #: Dimension of the outputs that is moved to the end, where their consumers want classes.
-        self.class_dimension: int | None = None
+        #: How outputs at positions become logits of classes, where they are none as they are.
+        self.arranged: Arrangement | None = None
         #: Its operations as `torchtheory.tracing.passes` has recorded them, with what they are of.
         self.recorded: dict[Any, tuple[Parameters, dict[str, Tensor], Any]] = {}
         #: Whether the model is known to write to its parameters when it runs.
@@ -244,8 +245,7 @@ class PureFunction:
             parts = [one_output(returned, key) for key in self.output]
             return torch.cat([p.reshape(len(p), -1) for p in parts], 1)
         outputs = one_output(returned, self.output)
-        dimension = self.class_dimension
-        return outputs if dimension is None else outputs.movedim(dimension, -1)
+        return outputs if self.arranged is None else self.arranged(outputs)
 
     def call(self, parameters: Parameters, x: Tensor) -> object:
         """What the model returns, whatever it is."""

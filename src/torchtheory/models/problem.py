@@ -35,7 +35,14 @@ from torchtheory.models.heads import (
     heads_of,
 )
 from torchtheory.models.inputs import Rows
-from torchtheory.models.losses import USUAL_LOSS, refuse_unusable, takes_logits
+from torchtheory.models.losses import (
+    USUAL_LOSS,
+    CoupledLoss,
+    no_loss,
+    no_loss_known,
+    refuse_unusable,
+    takes_logits,
+)
 from torchtheory.models.losses import Loss as Loss
 from torchtheory.models.model import (
     Initial,
@@ -53,6 +60,7 @@ from torchtheory.models.targets import (
     TASKS,
 )
 from torchtheory.models.targets import Task as Task
+from torchtheory.models.task import TASK_WORDS
 
 #: What the outputs of all samples may take of the memory, which are kept.
 KEPT = 0.25
@@ -70,9 +78,11 @@ class Problem:
         test: the same, kept apart from training; None if there is none.
         loss: `loss(outputs, targets)` -> the *mean* over the batch; the task's usual one unless
             given (mean squared error, logistic loss, cross-entropy).
-        task: `regression`, `binary` (one output, the logit of class 1), `multiclass` (one logit
-            a class), `labeling` (one logit per class at every token or pixel) or `unlabeled`;
-            inferred from targets and outputs unless given. See `torchtheory.models.targets`.
+        task: `regression`, `count`, `ordinal`, `ranking`, `binary` (one output, the logit of class
+            1), `multiclass` (one logit per class), `multilabel` (one logit for each of several
+            yes-or-no labels), `labeling` (one logit per class at every token or pixel), `own`
+            (targets that only the loss knows) or `unlabeled`; inferred from targets, outputs and
+            loss unless given. See `torchtheory.models.task`.
         initial: where training began, if known: a state dict, parameters by name, or a module of
             the same shape.
         learning_rate: of the gradient descent that trains it, if known.
@@ -89,10 +99,15 @@ class Problem:
             losses, and that the output for a sample does not depend on the others in its batch,
             as everything an audit asks assumes; a step of training does not need that.
 
-    Targets are stored as the loss wants them: class indices for `multiclass`, 0.0/1.0 for
-    `binary` (labels -1/+1 are converted), floats of the outputs' shape for `regression`, class
-    indices `[n, *positions]` for `labeling`, whose outputs are `[n, *positions, classes]` whatever
-    the model's order of dimensions, and `[n, 0]` where there are none.
+    Targets are stored as the usual loss wants them: class indices for `multiclass`, 0.0/1.0 for
+    `binary` (labels -1/+1 are converted), floats of the outputs' shape for `regression` and its
+    relatives, class indices `[n, *positions]` for `labeling`, whose outputs are
+    `[n, *positions, classes]` whatever the model's order of dimensions, and `[n, 0]` where there
+    are none. A loss of the user's sees outputs and targets as they were given.
+
+    A loss that is not the mean of the samples' own losses (that of pairs in a batch, or a partial
+    likelihood) is refused where the targets alone make an audit; where only such a loss gives
+    targets a meaning (`own`, `unlabeled`), the problem has none, and `remarks` says so.
 
     A model that draws random numbers in evaluation mode is audited at one draw of them, the same
     for every sample; see `torchtheory.models.noise`.
@@ -155,18 +170,16 @@ class Problem:
             self.function.output = self._main_output(raw)
         if plain_mean:
             self._fix_noise(raw, seed)
-        self._plan = preparation_of(gathered, raw, self._first_outputs(raw), task, heads)
-        self.function.class_dimension = self._plan.moved
+        self._plan = preparation_of(gathered, raw, self._first_outputs(raw), task, heads, loss)
+        self.function.arranged = self._plan.arranged
         self.task: Task = self._plan.task
         self.classes = self._plan.classes
-        self.remarks |= self._plan.remarks()
         self.train = self._plan.prepared(gathered, raw, "train")
         self.test = None if other is None else self.prepare(other, "test")
+        self.remarks |= self._plan.remarks(loss, self.train.y)
         self.loss: Loss = self._plan.usual_loss
         if loss is not None:
-            self.loss = self._plan.own_loss(loss)
-            probe = self._plan.probe
-            refuse_unusable(self.loss, probe, self.train.y[: len(probe)], plain_mean=plain_mean)
+            self.loss = self._own_loss(loss, plain_mean)
         if plain_mean:
             self._refuse_coupled_samples()
             self._keep_within_memory(seed)
@@ -221,7 +234,17 @@ class Problem:
     @property
     def has_loss(self) -> bool:
         """Whether there are targets, or a loss of the outputs alone was given."""
-        return self.loss is not USUAL_LOSS["unlabeled"]
+        return self.loss not in (no_loss, no_loss_known)
+
+    @property
+    def task_reason(self) -> str:
+        """What says that this is the task: "you said so", or what was seen of targets and loss."""
+        return self._plan.because
+
+    @property
+    def couples_samples(self) -> bool:
+        """Whether the user's loss was set aside because it is no mean of the samples' own."""
+        return self.loss is no_loss_known
 
     @property
     def draws_random_numbers(self) -> bool:
@@ -414,10 +437,8 @@ class Problem:
         when it is positive.
         """
         if not self.is_classification:
-            what = {"regression": "a regression", "labeling": "a labeling of positions"}
             raise InvalidInput(
-                "margins are defined for classification, and this is "
-                + what.get(self.task, "a model without labels")
+                f"margins are defined for classification, and this is {TASK_WORDS[self.task]}"
             )
         outputs = self.outputs(samples)
         if self.task == "binary":
@@ -430,26 +451,43 @@ class Problem:
     @cached_property
     def loss_takes_logits(self) -> bool:
         """Whether the loss makes probabilities of the outputs itself."""
+        if self._plan.kind in ("logistic", "cross-entropy"):
+            return True
         return takes_logits(self.loss, self.task, self._plan.probe, self.train.y)
 
     @cached_property
     def decision_level(self) -> float:
-        """Above which output a binary model says class 1: 0 for a logit, 1/2 for a probability.
+        """Above which output a model says yes to a label: 0 for a logit, 1/2 for a probability.
 
         It returns probabilities if its loss is one of them and refuses, or takes otherwise, what
-        lies outside [0, 1], as `nn.BCELoss` does.
+        lies outside [0, 1], as `nn.BCELoss` does. With a squared error outputs are near the labels,
+        0 and 1, and half way is between them.
         """
-        if self.task != "binary" or self.loss_takes_logits:
+        if self.task not in ("binary", "multilabel", "ordinal") or self.loss_takes_logits:
             return 0.0
+        if self.task != "binary" and self._plan.kind in ("squared", "real", "bernoulli"):
+            return 0.5
         outputs = self.outputs(self.train)
         return 0.5 if bool(((outputs >= 0) & (outputs <= 1)).all()) else 0.0
+
+    @cached_property
+    def outputs_are_logarithms(self) -> bool:
+        """Whether a model of counts returns logarithms of rates: by its loss, else by signs."""
+        if self._plan.kind in ("log-rate", "rate"):
+            return self._plan.kind == "log-rate"
+        usual = self.loss is USUAL_LOSS["count"]
+        return usual or bool((self.outputs(self.train) < 0).any())
 
     def wrong_labels(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """How many of a sample's labels are predicted wrongly, and how many it has, `[n]` each.
 
-        One label for `binary` and `multiclass`, one for every labeled position for `labeling`. A
-        tie of the two largest logits counts as an error.
+        One label for `binary` and `multiclass`, one for every labeled position for `labeling`,
+        one for each column of `multilabel`. A tie of the two largest logits counts as an error.
         """
+        if self.task == "multilabel":
+            said = self.outputs(samples) > self.decision_level
+            missed = (said != (samples.y > 0.5)).flatten(1)
+            return missed.sum(1), torch.full_like(missed[:, 0], missed.shape[1], dtype=torch.long)
         if self.task != "labeling":
             wrong = self.errors(samples).long()
             return wrong, torch.ones_like(wrong)
@@ -473,6 +511,22 @@ class Problem:
         """
         self._refuse_other_shape(samples, name)
         return self._plan.prepared(samples, self._on_model(samples), name)
+
+    def _own_loss(self, loss: Loss, plain_mean: bool) -> Loss:
+        """The user's loss, or none where it couples samples and nothing else is known of them."""
+        own = self._plan.own_loss(loss, plain_mean=plain_mean)
+        probe = self._plan.probe
+        try:
+            refuse_unusable(own, probe, self.train.y[: len(probe)], plain_mean=plain_mean)
+        except CoupledLoss:
+            if self.task not in ("own", "unlabeled"):
+                raise
+            self.remarks["loss"] += (
+                "; the loss of a batch is not the mean of its samples' own losses, so that what "
+                "needs the loss of a sample, or its gradient, is left out"
+            )
+            return no_loss_known
+        return own
 
     def _refuse_other_shape(self, samples: Samples, name: str) -> None:
         if samples.x.shape[1:] != self._input_shape:

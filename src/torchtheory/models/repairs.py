@@ -53,7 +53,7 @@ def repair_of(runs: Callable[[Tensor], object], x: Tensor, like: Tensor) -> str 
             changed = x
             for repair in chosen:
                 changed = repair.change(changed)
-            if chosen and _works(runs, changed):
+            if chosen and works(runs, changed):
                 return _sentence(chosen, x)
     return None
 
@@ -71,7 +71,8 @@ def _sentence(chosen: list[Repair], x: Tensor) -> str:
     )
 
 
-def _works(runs: Callable[[Tensor], object], x: Tensor) -> bool:
+def works(runs: Callable[[Tensor], object], x: Tensor) -> bool:
+    """Whether a model takes the inputs."""
     try:
         with torch.no_grad():
             runs(x)
@@ -90,6 +91,19 @@ def _kinds(x: Tensor, real: torch.dtype) -> list[Repair]:
             Repair(f"are {name}", "whole numbers, such as tokens", ".long()", lambda t: t.long())
         ]
     return []
+
+
+def type_repairs(x: Tensor, real: torch.dtype) -> list[Repair]:
+    """Changes of type that one of several inputs may need, such as a mask of whole numbers.
+
+    >>> [r.code for r in type_repairs(torch.tensor([0, 1]), torch.float32)]
+    ['.bool()', '.to(torch.float32)']
+    """
+    name = str(x.dtype).removeprefix("torch.")
+    mask = x.dtype != torch.bool and bool(((x == 0) | (x == 1)).all())
+    truth = Repair(f"is {name}", "true and false", ".bool()", lambda t: t.bool())
+    kinds = [Repair(f"is {name}", k.wanted, k.code, k.change) for k in _kinds(x, real)]
+    return [truth, *kinds] if mask else kinds
 
 
 def _shapes(x: Tensor) -> list[Repair]:

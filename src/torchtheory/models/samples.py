@@ -20,6 +20,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.foreign_code import ForeignCode
 from torchtheory.core.random import as_generator, seed_torch
+from torchtheory.models.graph_rows import GraphRows, graph_targets, is_graph, single_graphs
 from torchtheory.models.inputs import Rows, as_mapping, is_several
 from torchtheory.models.model import global_randomness_kept
 
@@ -100,7 +101,9 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
             tuple in place of `x`; batches may also be longer tuples, whose last entry is `y`, or
             dictionaries with an entry `labels`, `label`, `targets`, `target` or `y`. One such
             dictionary of whole columns will do as well. Several targets are a dictionary in place
-            of `y`. Inputs alone, `x` or batches of it, have no targets.
+            of `y`. Inputs alone, `x` or batches of it, or dictionaries without such an entry,
+            have no targets. Graphs of PyTorch Geometric (a list, a data set, a loader or a
+            `Batch` of them) are samples, with one row of `y` each.
         name: what to call it in messages (`train`, `test`).
         limit: most samples to keep. Beyond it a map-style data set is sub-sampled at random
             (with `seed`) and a stream is cut; the result's `note` says so.
@@ -110,6 +113,8 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     """
     x: Tensor | Rows
     y: Tensor | Rows
+    if (graphs := _graphs(data, name)) is not None:
+        return _of_graphs(graphs, name, limit, seed)
     whole: Any = data if isinstance(data, Samples | DataLoader | Dataset) else _columns(data, name)
     if isinstance(whole, Samples):
         inputs = whole.x if whole.rows is None else whole.rows.take(whole.x)
@@ -141,6 +146,38 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
         return Samples(torch.arange(len(x)), y, note, x, total, parts)
     _check(x, y, name)
     return Samples(x, y, note, None, total, parts)
+
+
+def _graphs(data: Any, name: str) -> Any | None:
+    """A list or data set of graphs, those of a loader's data set or of a batch; None for others."""
+    if isinstance(data, Samples | Tensor | str | Mapping):
+        return None
+    if is_graph(data):
+        return single_graphs(data)
+    whole = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(whole, IterableDataset) or not (
+        isinstance(whole, list | tuple) or (isinstance(whole, Dataset) and _has_length(whole))
+    ):
+        return None
+    if _length(whole, name) == 0:
+        return None
+    with ForeignCode(f"reading the {name} data"), global_randomness_kept():
+        first = whole[0]
+    return whole if is_graph(first) else None
+
+
+def _of_graphs(graphs: Any, name: str, limit: int, seed: int) -> Samples:
+    count = _length(graphs, name)
+    chosen, note = _choose(count, name, limit, seed)
+    with ForeignCode(f"reading the {name} data"):
+        kept = [graphs[k] for k in (range(count) if chosen is None else chosen.tolist())]
+    rows, y = GraphRows.of(kept), graph_targets(kept, name)
+    for part, tensor in rows.named():
+        _check(tensor, tensor, name, f"inputs {part!r}")
+    if y is None:
+        y = torch.empty(len(kept), 0)
+    _check(rows.tensors()[0], y, name)
+    return Samples(torch.arange(len(kept)), y, note, rows, count if note else None)
 
 
 class _Table(Dataset[Any]):
@@ -337,6 +374,9 @@ def _pair_of(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor | Rows]:
     if columns is not None:
         numbers = {k: _stacked(v) for k, v in columns.items() if not _is_text(v)}
         key = next((k for k in TARGET_KEYS if k in numbers), None)
+        if key is None and numbers:
+            alone = _inputs(numbers, name)
+            return alone, _none_of(alone)
         if key is None or len(numbers) < 2:
             raise InvalidType(
                 f"the {name} data yields dictionaries of {', '.join(map(str, columns))}; they need "

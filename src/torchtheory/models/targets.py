@@ -1,65 +1,32 @@
-r"""Targets: what kind of problem they pose, and how the loss wants them.
-
-| task | outputs of a sample | targets of a sample | usual loss |
-|---|---|---|---|
-| `regression` | any shape | the same shape | mean squared error |
-| `binary` | one logit | 0 or 1 (or -1, +1) | logistic |
-| `multiclass` | one logit per class | a class index | cross-entropy |
-| `labeling` | one logit per class at every position | a class index at every position, or -100 | mean cross-entropy of its labeled positions |
-| `combined` | several of these, side by side | theirs | the weighted sum of theirs |
-| `unlabeled` | any shape | none | none |
-
-A position is a token of a sequence or a pixel of an image.
-"""  # noqa: E501 - a table has its rows on one line
+"""Targets as the loss of a task wants them; the tasks are listed in `torchtheory.models.task`."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 
-Task = Literal["regression", "binary", "multiclass", "labeling", "combined", "unlabeled"]
+Task = Literal[
+    "regression",
+    "count",
+    "ordinal",
+    "ranking",
+    "binary",
+    "multiclass",
+    "multilabel",
+    "labeling",
+    "combined",
+    "own",
+    "unlabeled",
+]
 #: Those that can be asked for; `combined` follows from several outputs with weights.
-TASKS: tuple[Task, ...] = ("regression", "binary", "multiclass", "labeling", "unlabeled")
+TASKS: tuple[Task, ...] = tuple(t for t in get_args(Task) if t != "combined")
 
 #: The label of a position that has none, as in `torch.nn.functional.cross_entropy`.
 IGNORED = -100
-
-
-def infer_task(outputs: Tensor, y: Tensor) -> Task:
-    """What kind of problem outputs `[n, ...]` and targets `[m, ...]` belong to.
-
-    No targets (`[m, 0]`): unlabeled. One output per sample and targets in {0, 1} or {-1, 1}:
-    binary. Several outputs per sample and one whole-number target: multi-class. Several outputs at
-    every position and a whole number there: labeling. Otherwise regression.
-
-    >>> infer_task(torch.zeros(4, 1), torch.tensor([0.0, 1.0, 1.0, 0.0]))
-    'binary'
-    >>> infer_task(torch.zeros(4, 3), torch.zeros(4, 3))
-    'regression'
-    >>> infer_task(torch.zeros(4, 7, 3), torch.zeros(4, 7, dtype=torch.long))
-    'labeling'
-    """
-    if y[0].numel() == 0:
-        return "unlabeled"
-    one_target = y[0].numel() == 1
-    one_output = outputs[0].numel() == 1
-    if outputs.shape[1:] == y.shape[1:] and _one_hot(y):
-        raise InvalidInput(
-            "the targets look like one-hot rows: give class indices, y.argmax(1), or say "
-            "task='regression' if the squared distance to these rows is meant"
-        )
-    if one_target and one_output and _values_within(y, (0, 1), (-1, 1)):
-        return "binary"
-    whole = not y.is_floating_point() or bool((y == y.round()).all())
-    if one_target and outputs.ndim == 2 and outputs.shape[1] > 1 and whole:
-        return "multiclass"
-    if not y.is_floating_point() and class_dimension(outputs, y) is not None:
-        return "labeling"
-    return "regression"
 
 
 def class_dimension(outputs: Tensor, y: Tensor) -> int | None:
@@ -103,9 +70,15 @@ def targets_for(task: Task, y: Tensor, probe: Tensor, name: str) -> Tensor:
         return _position_labels(y, probe, name)
     if task == "binary":
         return _zero_one(y, probe, name)
+    if task == "own":
+        return y
+    if task == "ordinal":
+        y = _levels(y, probe, name)
+    if task in ("multilabel", "count"):
+        _refuse_values(task, y, name)
     wanted = probe.shape[1:]
     # only dimensions of size 1 may differ: [2, 3] is not [3, 2]
-    if y.shape[1:] != wanted and _longer_than_one(y) != _longer_than_one(probe):
+    if y.shape[1:] != wanted and longer_than_one(y) != longer_than_one(probe):
         raise ShapeMismatch(
             f"{name} targets have shape {list(y.shape[1:])} a sample but the model's outputs "
             f"{list(wanted)}"
@@ -137,19 +110,80 @@ def position_words(y: Tensor, tokens: bool) -> tuple[str, str]:
     return ("image", "pixel") if y.ndim == 3 else ("sample", "label")
 
 
-def _one_hot(y: Tensor) -> bool:
-    if y.ndim != 2 or y.shape[1] < 2:
+def is_zero_one(y: Tensor) -> bool:
+    """Whether all values are 0 or 1, and both occur.
+
+    >>> is_zero_one(torch.tensor([[0.0, 1.0]])), is_zero_one(torch.zeros(2, 2))
+    (True, False)
+    """
+    return values_within(y, (0, 1)) and bool((y == 1).any()) and bool((y == 0).any())
+
+
+def is_one_hot(y: Tensor) -> bool:
+    """Whether `[n, C, ...]` has a single 1 along its second dimension, and 0 elsewhere."""
+    if y.ndim < 2 or y.shape[1] < 2 or not is_zero_one(y):
         return False
-    return bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all())
+    return bool((y.sum(1) == 1).all())
 
 
-def _longer_than_one(values: Tensor) -> list[int]:
+def is_cumulative(y: Tensor) -> bool:
+    """Whether each row `[n, K]` is 1 up to a level and then 0, and levels differ.
+
+    >>> is_cumulative(torch.tensor([[1, 1, 0], [1, 0, 0]]))
+    True
+    """
+    if y.ndim != 2 or not is_zero_one(y):
+        return False
+    falls = bool((y[:, 1:] <= y[:, :-1]).all())
+    return falls and len(torch.unique(y.double().sum(1))) > 2
+
+
+def longer_than_one(values: Tensor) -> list[int]:
+    """The sizes of a sample's dimensions, without those of 1."""
     return [size for size in values.shape[1:] if size != 1]
 
 
-def _values_within(y: Tensor, *choices: tuple[int, int]) -> bool:
+def values_within(y: Tensor, *choices: tuple[int, int]) -> bool:
+    """Whether all values are among one of several choices."""
     values = torch.unique(y.double())
     return any(bool(torch.isin(values, torch.as_tensor(c, device=y.device)).all()) for c in choices)
+
+
+def _levels(y: Tensor, probe: Tensor, name: str) -> Tensor:
+    """Ordered levels: a number each, or for every threshold whether it is reached."""
+    steps = probe[0].numel()
+    if y[0].numel() == steps and steps > 1:
+        rows = y.reshape(len(y), steps)
+        if not (values_within(y, (0, 1)) and bool((rows[:, 1:] <= rows[:, :-1]).all())):
+            raise LabelOutOfRange(
+                f"{name} targets of ordered levels are rows of 1 up to the level and then 0, or "
+                "one whole number per sample"
+            )
+        return y
+    if y[0].numel() != 1:
+        raise ShapeMismatch(f"{name} levels must be one number per sample, not {list(y.shape[1:])}")
+    levels = _whole(y.reshape(len(y)), name, "ordered levels")
+    if steps == 1:
+        return levels
+    if int(levels.min()) < 0 or int(levels.max()) > steps:
+        raise LabelOutOfRange(
+            f"{name} levels run from {int(levels.min())} to {int(levels.max())}; {steps} outputs "
+            f"are thresholds between levels 0 to {steps}; of one logit per class say "
+            "task='multiclass'"
+        )
+    reached = levels[:, None] > torch.arange(steps, device=y.device)
+    return reached.reshape(len(y), *probe.shape[1:])
+
+
+def _refuse_values(task: Task, y: Tensor, name: str) -> None:
+    low, high = float(y.min()), float(y.max())
+    if task == "multilabel" and not (low >= 0 and high <= 1):
+        raise LabelOutOfRange(
+            f"{name} labels of a multi-label problem lie between 0 and 1, and these run from "
+            f"{low:g} to {high:g}"
+        )
+    if task == "count" and low < 0:
+        raise LabelOutOfRange(f"{name} counts must not be negative, and the least is {low:g}")
 
 
 def _class_indices(y: Tensor, probe: Tensor, name: str) -> Tensor:
@@ -157,10 +191,12 @@ def _class_indices(y: Tensor, probe: Tensor, name: str) -> Tensor:
         raise ShapeMismatch(
             f"a multi-class model returns [n, classes], and this one returns {list(probe.shape)}"
         )
+    if y[0].numel() == probe.shape[1] and is_one_hot(y.reshape(len(y), -1)):
+        return y.reshape(len(y), -1).argmax(1)
     if y[0].numel() != 1:
         raise ShapeMismatch(
-            f"{name} labels must be one class index a sample, not {list(y.shape)}; of one-hot "
-            "rows take y.argmax(1)"
+            f"{name} labels must be one class index or a one-hot row per sample, not "
+            f"{list(y.shape[1:])}"
         )
     labels = _whole(y.reshape(len(y)), name, "multi-class problems")
     _refuse_outside(labels, probe.shape[1], name)
@@ -209,6 +245,6 @@ def _zero_one(y: Tensor, probe: Tensor, name: str) -> Tensor:
         )
     if y[0].numel() != 1:
         raise ShapeMismatch(f"{name} labels must be one number per sample, not {list(y.shape[1:])}")
-    if not _values_within(y, (0, 1), (-1, 1)):
+    if not values_within(y, (0, 1), (-1, 1)):
         raise LabelOutOfRange(f"{name} labels of a binary problem must be 0 and 1, or -1 and +1")
     return (y > 0).to(probe.dtype).reshape(len(y), *probe.shape[1:])

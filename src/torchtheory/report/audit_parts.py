@@ -270,9 +270,23 @@ def short_facts(audit: AuditResult) -> list[str]:
     """What was audited, in a line: size, task, data, time."""
     facts = audit.facts
     said = [f"{facts['parameters']} parameters"] if "parameters" in facts else []
-    said += [facts[name] for name in ("audited", "task", "samples", "sub-sampled") if name in facts]
+    said += [facts[name] for name in ("audited", "samples", "sub-sampled") if name in facts]
     said.append(f"took {duration(audit.seconds)}")
     return [*said, facts["processor"]] if "processor" in facts else said
+
+
+def task_line(audit: AuditResult) -> str:
+    """What the outputs were taken for and why, by which loss, and how to say otherwise."""
+    facts = audit.facts
+    if "task" not in facts:
+        return ""
+    because = f", because {facts['task seen by']}" if "task seen by" in facts else ""
+    said = [f"Task: {facts['task']}{because}", "else say task= (--task)"]
+    if "loss" in facts:
+        said += [f"loss: {facts['loss']}", "else loss= (--loss)"]
+    if "targets" in facts:
+        said.append(f"targets: {facts['targets']}")
+    return "; ".join(said) + "."
 
 
 def timing_table(findings: Sequence[AuditFinding]) -> Table:

@@ -35,6 +35,7 @@ from torchtheory.report.audit_parts import (
     audit_parts,
     check_words,
     short_facts,
+    task_line,
     timing_table,
 )
 from torchtheory.report.lab_parts import cited_results, parameter_rows, suggestions
@@ -223,6 +224,7 @@ def _environment(plain_words: bool) -> Environment:
         state_mark=lambda state: STATE_MARKS[state],
         our_error=OUR_ERROR,
         short_facts=short_facts,
+        task_line=task_line,
         timing_table=timing_table,
         check_words=check_words,
         lab_text=_lab_text,

@@ -27,6 +27,7 @@ from torchtheory.report.audit_parts import (
     audit_parts,
     check_words,
     short_facts,
+    task_line,
     timing_table,
 )
 from torchtheory.report.numbers import number_text
@@ -64,6 +65,8 @@ def _head(parts: AuditParts) -> str:
     """What stands outside of folds: title, verdict, table of areas, what was audited."""
     audit = parts.audit
     blocks = [f"# {inline_text(audit.title)}", f"**{inline_text(audit.verdict)}**"]
+    if line := task_line(audit):
+        blocks.append(inline_text(line))
     blocks += [
         f"- **✗ {prose_text(title)}: ${_formula(claim.statement)}$. {OUR_ERROR}**"
         for title, claim in parts.broken

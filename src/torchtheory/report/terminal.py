@@ -34,6 +34,7 @@ from torchtheory.report.audit_parts import (
     audit_parts,
     check_words,
     short_facts,
+    task_line,
 )
 from torchtheory.report.lab_parts import suggestion_line, suggestions
 from torchtheory.report.numbers import duration, number_text
@@ -221,6 +222,8 @@ def _screen(
         Text(audit.title, style="bold", no_wrap=True, overflow="ellipsis"),
         Text(_cut(audit.verdict, width, serious + 3), style=style),
     ]
+    if line := task_line(audit):
+        blocks.append(Text(_cut(line, width, max(3, min(serious, 5))), style="dim"))
     for title, claim in parts.broken:
         words = f"{plain_prose(title)}: {plain(claim.statement)}. {OUR_ERROR}"
         blocks.append(marked("✗", _cut(words, width - 2, serious + 2), "bold red"))

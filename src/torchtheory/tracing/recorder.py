@@ -243,7 +243,7 @@ def _arguments(function: PureFunction, rows: Rows) -> tuple[tuple[Any, ...], dic
 
 def _pass(function: PureFunction, rows: Rows, known: Callable[[str], bool]) -> _Recording:
     """One forward pass, watched."""
-    own = Rows(_each(rows.parts, Tensor.clone))
+    own = rows.copied()
     args, kwargs = _arguments(function, own)
     return _watched(function, args, kwargs, known)
 

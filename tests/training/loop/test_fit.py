@@ -574,7 +574,7 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (InvalidInput, "label_smoothing must be a number in", {"label_smoothing": 1.5}),
     (InvalidInput, "not with a loss of your own", {"label_smoothing": 0.1, "loss": F.nll_loss}),
     (InvalidInput, "not with regression", {"label_smoothing": 0.1, "train": (X, X[:, :3])}),
-    (InvalidInput, "task must be one of", {"task": "ranking"}),
+    (InvalidInput, "task must be one of", {"task": "sorting"}),
     (InvalidInput, "a mean over the batch", {"loss": nn.CrossEntropyLoss(reduction="sum")}),
     (InvalidInput, "a seed is a whole number", {"seed": -1}),
     (InvalidType, "a seed is a whole number", {"seed": 0.5}),

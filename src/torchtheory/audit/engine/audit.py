@@ -32,6 +32,7 @@ from torchtheory.audit.engine.finding import (
     examine,
 )
 from torchtheory.audit.engine.quantities import QuantityRow, QuantityTable
+from torchtheory.audit.graph_data import on_nodes
 from torchtheory.core import progress
 from torchtheory.core.budget import seconds_of, within
 from torchtheory.core.checks import open_fraction
@@ -44,6 +45,7 @@ from torchtheory.core.memory import bytes_of
 from torchtheory.core.outputs import write_outputs
 from torchtheory.core.random import as_generator
 from torchtheory.core.threads import UsefulThreads
+from torchtheory.graphs.node_samples import OnNodes
 from torchtheory.labs.manifest import labs_by_id
 from torchtheory.models.derivative import import_differentiation
 from torchtheory.models.heads import Output
@@ -245,8 +247,10 @@ def audit(
             autoencoder or a model without targets.
         test: data it has not seen, if there is any.
         loss: mean loss; the task's usual one unless given.
-        task: `regression`, `binary`, `multiclass`, `labeling` (a class for every token or pixel)
-            or `unlabeled`; inferred unless given.
+        task: `regression`, `count`, `ordinal`, `ranking`, `binary`, `multiclass`, `multilabel`
+            (several yes-or-no labels per sample), `labeling` (a class for every token or pixel),
+            `own` (targets that only your loss knows) or `unlabeled`; inferred from outputs,
+            targets and loss unless given, and stated at the top of the report.
         initial: the weights training began with, if you kept them (a state dict or a module of the
             same shape); some findings compare with them.
         confidence: of every statistical statement.
@@ -287,6 +291,8 @@ def audit(
     title = title or type(model).__name__
     model = as_network(model)
     before = ModelState(model)
+    given_model = model
+    model, train, test = on_nodes(model, train, test)
     # the model is looked at again at the end, which takes as long
     working = max(0.0, seconds - (time.perf_counter() - start))
     with process_kept():
@@ -332,8 +338,9 @@ def audit(
                         made[f.name] = again
             except KeyboardInterrupt:
                 interrupted = True
-    facts = {**_facts(whole, confidence, seed, seconds), "data": given}
-    if changed := before.changes(model):
+    name = type(given_model).__name__
+    facts = {**_facts(whole, name, confidence, seed, seconds), "data": given}
+    if changed := before.changes(given_model):
         facts[CHANGED] = _changed(changed, copied=problem.model is not model)
     if interrupted:
         left = [f.name for f in chosen if f.name not in made]
@@ -484,23 +491,38 @@ def _measured_on(found: FindingRecord) -> int:
 
 def _task(problem: Problem) -> str:
     """What is to be said about a sample."""
+    many = problem.train.y[0].numel()
     if problem.task == "multiclass":
-        return f"classification, {problem.classes} classes"
+        nodes = " of nodes" if isinstance(problem.model, OnNodes) else ""
+        return f"classification{nodes}, {problem.classes} classes"
     if problem.task == "labeling":
         _, label = position_words(problem.train.y, problem.tokens)
         each = "position" if label == "label" else label
         return f"one of {problem.classes} classes for each {each}"
-    return problem.task
+    if problem.task == "multilabel":
+        return f"multi-label, {many} yes-or-no labels"
+    if problem.task == "regression" and many > 1:
+        return f"regression, {many} numbers"
+    if problem.task == "ordinal":
+        return "ordered levels" + (f", by {many} thresholds" if many > 1 else "")
+    if problem.task == "ranking":
+        return f"ranking, {many} items"
+    named = {"count": "counts", "own": "known to your loss alone", "unlabeled": "no targets",
+             "combined": "several outputs with weights"}  # fmt: skip
+    return named.get(problem.task, problem.task)
 
 
-def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> dict[str, str]:
+def _facts(
+    problem: Problem, name: str, confidence: float, seed: int, seconds: float
+) -> dict[str, str]:
     sizes = f"{problem.train.population:,} train"
     tested = problem.test
     sizes += f", {tested.population:,} test" if tested is not None else ", no test set"
     facts = {
-        "model": type(problem.model).__name__,
+        "model": name,
         "parameters": f"{problem.function.count:,}",
         "task": _task(problem),
+        "task seen by": problem.task_reason,
         "samples": sizes,
         "input": problem.input_shapes,
         "precision": str(problem.function.reference().dtype).removeprefix("torch."),
@@ -512,6 +534,11 @@ def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> di
     }
     if problem.function.output is not None:
         facts["output"] = f"{problem.function.output!r} of the several the model returns"
+    if isinstance(problem.model, OnNodes):
+        facts["nodes"] = (
+            "a sample is a node of this graph; neighbors depend on each other, so that ranges may "
+            "be too narrow, and nothing is said about other graphs"
+        )
     facts |= problem.remarks
     notes = [s.note for s in (problem.train, problem.test) if s is not None and s.note]
     if notes:

@@ -141,6 +141,8 @@ def why_silent(findings: Sequence[Found], area: Area) -> str:
     if any(f.quantities for f in here):
         return "There are numbers about this, but none that is right or wrong by itself."
     reasons = [c.reason for f in here for c in f.claims if c.verdict is Verdict.NOT_APPLICABLE]
+    # that a prior was not given is no reason why nothing else is known
+    reasons.sort(key=lambda reason: "prior" in reason)
     if reasons:
         return reasons[0][:1].upper() + reasons[0][1:] + ("" if reasons[0].endswith(".") else ".")
     return "Nothing was measured about this."

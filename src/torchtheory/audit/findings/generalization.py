@@ -11,11 +11,7 @@ from scipy import stats
 from torchtheory.audit.causes.differential import differential
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
-from torchtheory.audit.findings.hypotheses import (
-    classification,
-    deterministic,
-    one_label_per_sample,
-)
+from torchtheory.audit.findings.hypotheses import class_or_number, classification, deterministic
 from torchtheory.audit.findings.over_draws import mean_over_draws, over_draws, rate_over_draws
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.intervals import (
@@ -56,7 +52,7 @@ ASIDE, DRIFT = 0.5, 0.3
     title="Train and test risk with confidence intervals",
     cost="forward",
     covers=["M-29", "A-17"],
-    needs=[one_label_per_sample, deterministic],
+    needs=[class_or_number, deterministic],
     whole=True,
 )
 def risk(problem: Problem, record: FindingRecord) -> None:

@@ -5,19 +5,37 @@ from __future__ import annotations
 import torch
 
 from torchtheory.core.errors import TorchTheoryError
+from torchtheory.models.graph_rows import GraphRows
 from torchtheory.models.model import as_leaves, global_randomness_kept
 from torchtheory.models.problem import Problem
+from torchtheory.models.task import TASK_WORDS
 from torchtheory.tracing.chain import as_chain
+
+#: Most targets of a sample that are looked at one by one.
+MOST_TARGETS = 64
 
 
 def classification(problem: Problem) -> str | None:
-    if problem.task == "regression":
-        return "the task is a regression, not a classification"
+    if problem.task in ("regression", "count", "ordinal"):
+        return f"the task is {TASK_WORDS[problem.task]}, not a classification"
     return None if problem.is_classification else one_label_per_sample(problem)
+
+
+def class_or_number(problem: Problem) -> str | None:
+    """One class, or real numbers: what error rates and squared errors are about."""
+    if problem.task in ("count", "ordinal"):
+        return f"the task is {TASK_WORDS[problem.task]}, whose errors stand elsewhere"
+    return one_label_per_sample(problem)
 
 
 def one_label_per_sample(problem: Problem) -> str | None:
     """A class or a value for a sample as a whole, not for its positions."""
+    if problem.task == "multilabel":
+        return "a sample has several yes-or-no labels, and this is about one label per sample"
+    if problem.task == "ordinal" and problem.train.y[0].numel() > 1:
+        return "a sample has a logit for each threshold between levels, and this is about one label"
+    if problem.task in ("ranking", "own"):
+        return f"this is {TASK_WORDS[problem.task]}, and no label of a sample can be compared"
     if problem.task == "labeling":
         return (
             "every position of a sample has its own label, positions of one sample are not "
@@ -28,7 +46,43 @@ def one_label_per_sample(problem: Problem) -> str | None:
     return has_targets(problem)
 
 
+def several_labels(problem: Problem) -> str | None:
+    if problem.task == "multilabel":
+        return None
+    return "this is about several yes-or-no labels per sample"
+
+
+def counts(problem: Problem) -> str | None:
+    return None if problem.task == "count" else "this is about predictions of counts"
+
+
+def ordered_levels(problem: Problem) -> str | None:
+    return None if problem.task == "ordinal" else "this is about predictions of ordered levels"
+
+
+def ranks_items(problem: Problem) -> str | None:
+    return None if problem.task == "ranking" else "this is about scores that put items in order"
+
+
+def several_targets(problem: Problem) -> str | None:
+    """A few numbers per sample, each with a meaning of its own."""
+    count = problem.train.y[0].numel()
+    if problem.task not in ("regression", "count") or count == 1:
+        return "this is about several numbers to be predicted per sample"
+    if count > MOST_TARGETS:
+        return f"a sample has {count} targets, and this is about at most {MOST_TARGETS}"
+    return None
+
+
+def only_a_loss(problem: Problem) -> str | None:
+    if problem.task in ("own", "unlabeled", "combined"):
+        return None
+    return "errors say more about this task than its loss does"
+
+
 def has_targets(problem: Problem) -> str | None:
+    if problem.task == "own":
+        return "only your loss knows the targets, and this compares outputs with them"
     if problem.task != "unlabeled":
         return None
     return "no targets were given, and this compares outputs with them: pass train=(x, y)"
@@ -37,6 +91,8 @@ def has_targets(problem: Problem) -> str | None:
 def has_loss(problem: Problem) -> str | None:
     if problem.has_loss:
         return None
+    if problem.couples_samples:
+        return "your loss is not the mean of the samples' own losses, and this needs one of each"
     return (
         "no targets were given, so there is no loss: pass train=(x, y), or loss= of the outputs "
         "alone"
@@ -108,6 +164,12 @@ def one_input(problem: Problem) -> str | None:
     if not problem.several_inputs:
         return None
     return "the model takes several inputs, and this is about models of one tensor"
+
+
+def samples_of_one_size(problem: Problem) -> str | None:
+    if not isinstance(problem.function.rows, GraphRows):
+        return None
+    return "the samples are graphs, and this puts samples of one size on top of each other"
 
 
 def one_output(problem: Problem) -> str | None:

@@ -119,11 +119,18 @@ def features(problem: Problem, record: FindingRecord) -> None:
         )
     if not said:
         record.fine(
-            "No feature is a copy of another or of the label."
+            "No feature is a copy of another" + _or_of_targets(problem)
             if not constant
             else f"{len(constant)} of {total} features are constant, as is usual where many are "
             "nearly so."
         )
+
+
+def _or_of_targets(problem: Problem) -> str:
+    """The rest of the sentence, where features were compared with targets."""
+    if problem.train.y[0].numel() != 1 or one_label_per_sample(problem) is not None:
+        return "."
+    return " or of the label." if problem.is_classification else " or of the target."
 
 
 def _give_away(problem: Problem, record: FindingRecord) -> bool:

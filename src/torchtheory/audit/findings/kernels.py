@@ -24,6 +24,7 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
     initial_weights,
     one_input,
+    samples_of_one_size,
 )
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.figure import COLORS
@@ -75,7 +76,7 @@ FALL = (
     title="Spectrum of the tangent kernel and what it predicts for training",
     cost="gradient",
     covers=["A-55", "A-56"],
-    needs=[has_loss, has_parameters, deterministic, differentiable],
+    needs=[has_loss, has_parameters, deterministic, differentiable, samples_of_one_size],
 )
 def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
     """Eigenvalues of the kernel at these weights, and of the loss of the linearized network."""

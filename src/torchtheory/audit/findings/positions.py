@@ -208,16 +208,17 @@ def _against_the_most_frequent(
     trivial = ((y != common) & (y != IGNORED)).flatten(1).sum(1).double().cpu()
     if len(y) < 2:
         return
+    kind = label if label == "token" else "class"
     gain = ratio_interval(trivial - counted.wrong, counted.labels, record.confidence)
     number = record.quantity(
         "gain-on-most-frequent",
-        f"errors of always naming the most frequent {label}, minus its own",
+        f"errors of always naming the most frequent {kind}, minus its own",
         gain,
         samples=counted.samples,
     )
     compared = (
         f"it errs at {counted.error:.1%} of the {int(counted.labels.sum()):,} {label}s of the test "
-        f"data, and always naming the most frequent {label} of the training data at "
+        f"data, and always naming the most frequent {kind} of the training data at "
         f"{float(trivial.sum() / counted.labels.sum()):.1%}."
     )
     if gain.high < 0:
@@ -228,7 +229,8 @@ def _against_the_most_frequent(
         )  # fmt: skip
     elif gain.low > 0:
         record.fine(
-            f"The network knows more than how frequent {label}s are: " + compared,
+            f"The network knows more than how frequent {'token' if kind == label else 'classe'}s "
+            "are: " + compared,
             number=number, usual=above(0), area=Area.FIT,
         )  # fmt: skip
     else:

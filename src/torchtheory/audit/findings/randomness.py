@@ -27,7 +27,7 @@ def noise(problem: Problem, record: FindingRecord) -> None:
     losses = over_draws(problem, lambda there: sample_losses(there, samples))
     by_draw, found = losses.mean(1), mean_over_draws(losses, record.confidence, samples)
     mean, here = found.estimate, float(sample_losses(problem, samples).double().mean())
-    number = record.quantity(
+    record.quantity(
         "expected-train-loss", "loss on the training data, averaged over the model's noise", found,
         samples=samples,
     )  # fmt: skip

@@ -226,7 +226,8 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
         "segment",
         lambda ax: _plot_segment(ax, shown),
         caption="The outputs on a straight way from one training sample (0) to another (1). Ticks "
-        "at the bottom: where the network bends. Dotted: where the class changes.",
+        "at the bottom: where the network bends."
+        + (" Dotted: where the class changes." if problem.is_classification else ""),
         size=(6.4, 3.2),
     )
 

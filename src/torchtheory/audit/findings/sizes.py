@@ -67,7 +67,9 @@ def _build(problem: Problem, record: FindingRecord) -> None:
         record.not_applicable("A-30", statement, str(error))
         return
     size = float(y.abs().max()) or 1.0
-    other = y[:1].roll(1, dims=1) if y.shape[1] > 1 else y[:1] + size
+    other = y[:1].roll(1, dims=1)
+    if bool((other == y[:1]).all()):  # one number, or the same ones
+        other = y[:1] + size
     with torch.no_grad():
         contradiction = float((made.network(x[:1]) - other).abs().max()) / size
     says = record.checks("A-30", statement)
@@ -164,6 +166,8 @@ def _other_than_dense(problem: Problem) -> str:
         if not isinstance(link.module, nn.Linear | nn.ReLU | nn.Flatten | nn.Dropout | nn.Identity):
             kind = type(link.module).__name__
             return known + (f"layer {link.name!r} is a {kind}" if link.name else f"one is a {kind}")
+    if at_positions(problem.function, problem.train.x):
+        return known + "these are applied at every position of a sample"
     return known + "here they do not take turns"
 
 
@@ -177,8 +181,21 @@ def relu_widths(model: nn.Module | PureFunction, x: Tensor | None = None) -> lis
     dense, between = links[::2], links[1::2]
     if not all(isinstance(m, nn.ReLU | nn.LeakyReLU | nn.PReLU) for m in between):
         return []
+    if at_positions(model, x):  # the units of a layer are many times as many
+        return []
     widths = [m.out_features for m in dense if isinstance(m, nn.Linear)]
     return widths[: len(between)] if len(widths) == len(dense) else []
+
+
+def at_positions(model: nn.Module | PureFunction, x: Tensor | None) -> bool:
+    """Whether layers take the rows of a sample `[n, positions, d]` one by one."""
+    if x is None or x.ndim < 3:
+        return False
+    try:
+        links = as_chain(model, x)
+    except TorchTheoryError:
+        return False
+    return not any(isinstance(link.module, nn.Flatten | Rearrangement) for link in links[:1])
 
 
 def _one_output(problem: Problem) -> nn.Sequential | None:

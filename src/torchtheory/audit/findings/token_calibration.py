@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,6 +25,7 @@ from torchtheory.generalization.learning.calibration import (
     fit_temperature,
     predicted_confidence,
 )
+from torchtheory.models.arrangement import Arrangement
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.targets import IGNORED, position_words
@@ -35,25 +38,55 @@ LEAST = 20
 FITTED = 2**23
 
 
-def logits_at_positions(problem: Problem) -> str | None:
+def several_answers(problem: Problem) -> str | None:
+    """A class at every position, or several labels that are 0 or 1."""
+    if problem.task != "multilabel":
+        return labeled_positions(problem)
+    y = problem.train.y
+    if bool(((y == 0) | (y == 1)).all()):
+        return None
+    return "labels lie between 0 and 1, and this compares with what is right"
+
+
+def probabilities(problem: Problem) -> str | None:
     if problem.loss_takes_logits:
         return None
+    if problem.task == "multilabel":
+        outputs = problem.outputs(problem.train)
+        if problem.decision_level == 0.5 and bool(((outputs >= 0) & (outputs <= 1)).all()):
+            return None
+    if problem.function.arranged is not None and problem.function.arranged.single is not None:
+        return None
     return "the loss does not make probabilities of the outputs"
+
+
+def logits_and_labels(problem: Problem, samples: Samples) -> tuple[Tensor, Tensor]:
+    """Logits of classes `[n, ..., C]`, and class indices `[n, ...]`."""
+    outputs = problem.outputs(samples)
+    if problem.task != "multilabel":
+        return outputs, samples.y
+    single: Literal["logit", "probability"] = (
+        "probability" if problem.decision_level == 0.5 else "logit"
+    )
+    flat = outputs.flatten(1)
+    return Arrangement(flat.shape[1:], single=single)(flat), samples.y.flatten(1).long()
 
 
 @finding(
     "token-calibration",
     area="calibration",
-    title="Is the network right as often as it says, at a token or pixel?",
+    title="Is the network right as often as it says, at a token, pixel or label?",
     cost="forward",
-    needs=[labeled_positions, test_data, deterministic, logits_at_positions],
+    needs=[several_answers, test_data, deterministic, probabilities],
     whole=True,
 )
 def token_calibration(problem: Problem, record: FindingRecord) -> None:
     """Confidence against accuracy over all labeled positions of the test data."""
     assert problem.test is not None
     samples = problem.test
-    one, label = position_words(samples.y, problem.tokens)
+    one, label = ("sample", "label")
+    if problem.task == "labeling":
+        one, label = position_words(samples.y, problem.tokens)
     if too_few_to_judge(record, samples, LEAST, one):
         return
     confidence, right, who = _answers(problem, samples)
@@ -95,10 +128,9 @@ def _answers(problem: Problem, samples: Samples) -> tuple[Tensor, Tensor, Tensor
     """Confidence, whether it is right, and the sample, of every labeled position."""
     confidences, hits, owners = [], [], []
     start = 0
+    outputs, labels = logits_and_labels(problem, samples)
     for f, y in zip(
-        torch.split(problem.outputs(samples), problem.chunk),
-        torch.split(samples.y, problem.chunk),
-        strict=True,
+        torch.split(outputs, problem.chunk), torch.split(labels, problem.chunk), strict=True
     ):
         known = y != IGNORED
         p, right = predicted_confidence(f[known], y[known])
@@ -111,11 +143,11 @@ def _answers(problem: Problem, samples: Samples) -> tuple[Tensor, Tensor, Tensor
 
 def _repair(problem: Problem, record: FindingRecord, samples: Samples) -> Repair | None:
     """A temperature fitted on half of the samples, tried on the others; None if there is none."""
-    outputs = problem.outputs(samples)
+    outputs, y = logits_and_labels(problem, samples)
     most = max(LEAST, FITTED // outputs[0].numel())
     some = torch.randperm(len(samples), generator=record.generator)[:most].sort().values
     here = some.to(outputs.device)
-    outputs, y = outputs[here], samples.y[here]
+    outputs, y = outputs[here], y[here]
     known = y != IGNORED
     who = known.nonzero()[:, 0].cpu()
     logits, labels = outputs[known].double().cpu(), y[known].cpu()

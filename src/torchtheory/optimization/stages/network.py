@@ -82,7 +82,7 @@ def recorded(function: PureFunction, x: Tensor) -> Network | None:
         function: the model.
         x: some inputs.
     """
-    plain = (function.rows, function.noise, function.output, function.class_dimension)
+    plain = (function.rows, function.noise, function.output, function.arranged)
     if plain != (None,) * 4 or any(is_watched(module) for module in function.model.modules()):
         return None
     try:

@@ -29,7 +29,8 @@ from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeM
 from torchtheory.core.progress import track
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.opened import opened
-from torchtheory.models.targets import Task, infer_task, targets_for
+from torchtheory.models.targets import Task, targets_for
+from torchtheory.models.task import infer_task
 from torchtheory.robustness.attacks import balls
 from torchtheory.robustness.attacks.balls import Norm, as_norm, lengths
 from torchtheory.robustness.attacks.goals import GOALS, Goal

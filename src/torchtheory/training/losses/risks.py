@@ -177,7 +177,8 @@ def best_constant(problem: Problem, samples: Samples, *, unseen: float = 0.5) ->
             return known.log_softmax(-1)
         if are_probabilities(outputs):
             return known.softmax(-1)
-        if problem.task == "binary" and bool(((outputs >= 0) & (outputs <= 1)).all()):
+        within = bool(((outputs >= 0) & (outputs <= 1)).all())
+        if problem.task in ("binary", "multilabel", "ordinal") and within:
             return known.sigmoid()
     return least_constant(problem, samples, starts)
 
@@ -191,12 +192,16 @@ def _usual_constant(problem: Problem, samples: Samples, unseen: float) -> Tensor
         labels = y[y >= 0].cpu()  # positions without a label are below 0
         counts = torch.bincount(labels, minlength=shape[-1])[: shape[-1]].to(like)
         return (counts.clamp_min(unseen) / max(1, len(labels))).log().expand(shape)
-    if problem.task not in ("regression", "binary"):
+    if problem.task == "ranking":
+        return torch.zeros(shape).to(like)
+    if problem.task not in ("regression", "binary", "multilabel", "count", "ordinal"):
         return None
     mean = y.to(like).mean(0)
-    if problem.task == "binary":
-        few = unseen / len(y)
+    few = unseen / len(y)
+    if problem.task in ("binary", "multilabel") or (problem.task == "ordinal" and mean.numel() > 1):
         mean = torch.logit(mean.clamp(few, 1 - few))
+    elif problem.task == "count" and problem.outputs_are_logarithms:
+        mean = mean.clamp_min(few).log()
     return mean.expand(shape) if mean.numel() in (1, math.prod(shape)) else None
 
 
