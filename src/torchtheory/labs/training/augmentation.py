@@ -42,6 +42,10 @@ def augmentation(run: Run, length: int = 9, samples: int = 400, epochs: int = 15
         epochs: of a training.
         repeats: trainings with and without augmentation.
     """
+    run.assumes(
+        samples * epochs >= 1500,
+        f"{epochs} epochs of {samples} digits are {samples * epochs}: before 1500 no network has learned its digits",
+    )
     group = [Shift(0, k, 1, length, cyclic=True) for k in range(1, length)]
     x, y = run.randn(5, length), run.randn(5)
     full = augmented((x, y), group)
