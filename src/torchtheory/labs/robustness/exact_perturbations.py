@@ -89,6 +89,7 @@ def exact_perturbations(run: Run, samples: int = 12, networks: int = 2, epochs: 
     certified = [s.estimate for s in sandwich.certified_accuracy]
     true = [s.estimate for s in sandwich.exact_accuracy or []]
     attacked = [s.estimate for s in sandwich.attacked_accuracy]
+    run.assumes(true[0] > 0, f"the classifier errs at all of {samples} samples: no accuracy can fall")
     says = run.states("M-148", r"\text{certified accuracy}(r)\le\text{robust accuracy}(r)")
     says.at_most(certified, true)
     says.fails("the ball has six times the radius", certified, promised=[share(sandwich, 6 * r) for r in radii])
