@@ -253,10 +253,12 @@ def recurrent_fit(
         return made - _targets(system, x)
 
     def state_error(x: Tensor) -> Tensor:
-        return gap(x)[:, :n].norm(dim=1)
+        size: Tensor = gap(x)[:, :n].norm(dim=1)
+        return size
 
     def output_error(x: Tensor) -> Tensor:
-        return gap(x)[:, n:].norm(dim=1)
+        size: Tensor = gap(x)[:, n:].norm(dim=1)
+        return size
 
     inner, const = fit.weight[:, :n], fit.bias[:n]
     rnn = rnn_with_bias(

@@ -103,7 +103,7 @@ def relevance_pruning(
     covers=["C-33"],
     title="Rules chosen by pixel flipping are at least as good as every preset, also on other samples",
     full={"epochs": 40, "samples": 300},
-    least={"samples": 12},
+    least={"epochs": 3, "samples": 40},
 )
 def tuned_rules(run: Run, epochs: int = 6, samples: int = 60) -> None:
     """Presets and a grid of gamma compete on some digits, and the winner is judged on others.

@@ -24,7 +24,7 @@ from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
     covers=["M-162", "A-78"],
     title="The test risk peaks where features equal samples, and falls again",
     full={"samples": 100, "trials": 40, "largest": 2000},
-    least={"samples": 20, "trials": 5, "largest": 200},
+    least={"samples": 20, "trials": 20, "largest": 200},
 )
 def double_descent(run: Run, samples: int = 40, trials: int = 40, largest: int = 800) -> None:
     r"""Regression on random ReLU features, from a handful to many times the sample.

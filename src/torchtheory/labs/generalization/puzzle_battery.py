@@ -39,7 +39,7 @@ SCALES = (1.0, 3.0, 9.0)
         "noises": (0.0, 0.1, 0.2, 0.4, 1.0),
         "batch_sizes": (25, 50, 200),
     },
-    least={"samples": 50, "tests": 150, "seeds": 3, "epochs": 10, "noises": 0.0, "widths": 1, "width": 48},
+    least={"samples": 50, "tests": 150, "seeds": 12, "epochs": 40, "noises": 0.0, "widths": 1, "width": 48},
     most={"noises": 1},
     items={"widths": 3, "noises": 2},
 )

@@ -24,6 +24,7 @@ DUALS = {"inf": 1.0, "2": 2.0, "1": math.inf}
     covers=["M-143", "M-148"],
     title="Certified ≤ true ≤ attacked: the nearest adversarial input, computed exactly",
     full={"samples": 80, "networks": 8, "epochs": 80},
+    least={"samples": 6, "epochs": 10},
 )
 def exact_perturbations(run: Run, samples: int = 12, networks: int = 2, epochs: int = 40) -> None:
     """Exact distances from two unrelated methods, and what certificates and attacks make of them.
