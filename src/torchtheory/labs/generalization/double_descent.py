@@ -264,7 +264,7 @@ def width_and_test_error(
     title="A cubic through noise: too few, enough, and too many powers",
     errata=["interpolation-threshold-of-polynomials"],
     full={"repetitions": 500},
-    least={"repetitions": 5, "samples": 10},
+    least={"repetitions": 10, "samples": 10},
 )
 def polynomial_regression(run: Run, repetitions: int = 100, samples: int = 20) -> None:
     """Polynomials of degree 1 to 40 through noisy values of a cubic.
