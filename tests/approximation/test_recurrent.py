@@ -37,6 +37,7 @@ from torchtheory.approximation.architectures.recurrent_systems import (
     rnn_with_bias,
     shallow_rnn,
 )
+from torchtheory.approximation.certificates import box_grid
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
@@ -186,6 +187,25 @@ def test_simulation_keeps_its_promise(seed: int, slope: float, sigma: str) -> No
     assert bool((found.states <= made.state_bounds(8) + 1e-8).all())
     assert bool((found.outputs[1:] <= made.output_bounds(8) + 1e-8).all())
     assert found.accuracy <= made.accuracy(8) + 1e-8
+
+
+def test_the_error_of_a_step_is_that_of_the_top_and_not_of_a_grid() -> None:
+    system = DynamicalSystem(1, 1, 1, lambda h, x: torch.sin(3 * h) + 0.3 * x, lambda h: h.cos())
+    made = recurrent_fit(system, (-1, 1), (-1, 1), 3, 12, generator=0)
+
+    def largest(points: int) -> tuple[float, float]:
+        x = box_grid(made.region, points)
+        h, fed = x[:, :1], x[:, 1:]
+        with torch.no_grad():
+            after, right = made.rnn.system.step(made.encode(h), fed), system.step(h, fed)
+            read = made.rnn.system.read(after) - system.read(right)
+        return float((made.decode(after) - right).abs().max()), float(read.abs().max())
+
+    for found, fine, coarse in zip(
+        (made.defect, made.output_defect), largest(1201), largest(141), strict=True
+    ):
+        assert coarse < (1 - 1e-6) * found
+        assert (1 - 1e-4) * found < fine <= (1 + 1e-9) * found
 
 
 def test_asked_accuracy_or_an_error() -> None:

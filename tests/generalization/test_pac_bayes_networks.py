@@ -393,11 +393,13 @@ def test_minimizing_lowers_the_bound() -> None:
     samples = Problem(net, (x, (y >= 5).long())).train
     network = StochasticNetwork(net, spread=spread_like(net, 0.5))
     prior = GaussianPrior(network.means)
+    center = {k: v.detach().clone() for k, v in network.means.items()}
     history = minimize_bound(
         network, prior, samples, constant=20.0, epochs=8, learning_rate=5e-3, variance_rate=0.1
     )
     assert history[-1].bound < history[0].bound
     assert history[-1].bound < 0.5
+    assert any(bool((network.means[k] != center[k]).any()) for k in center)  # it is kept
     again = StochasticNetwork(net, spread=spread_like(net, 0.5))
     same = minimize_bound(
         again, prior, samples, constant=20.0, epochs=8, learning_rate=5e-3, variance_rate=0.1
@@ -405,6 +407,22 @@ def test_minimizing_lowers_the_bound() -> None:
     assert same == history
     with pytest.raises(InvalidInput, match="training noise"):
         minimize_bound(network, prior, samples, constant=1.0, noise="none")
+
+
+def test_a_narrow_prior_is_not_left_for_a_worse_posterior() -> None:
+    """Steps of 0.001 are ten of its standard deviations: the minimization has to undo them."""
+    x, y = digits()
+    net = dense(64, 20, 10)
+    fit(net, (x[:900], y[:900]), epochs=5, seed=0)
+    samples = Problem(net, (x[900:], y[900:])).train
+    network = StochasticNetwork(net, spread=1e-4)
+    prior = GaussianPrior(
+        {k: v.detach().clone() for k, v in network.means.items()},
+        dict.fromkeys(network.means, 1e-8),
+    )
+    history = minimize_bound(network, prior, samples, constant=7.0, epochs=2)
+    assert history[-1].kl > 100
+    assert prior.settle(network).kl == pytest.approx(0, abs=1e-3)
 
 
 # --------------------------------------------------------------------------------- certificates

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from scipy import optimize
 from torch import Tensor
 
 from torchtheory.approximation.architectures.recurrent_systems import (
@@ -36,6 +39,8 @@ Map = Callable[[Tensor], Tensor]
 
 #: Points of a grid on which suprema over a box are looked for.
 _GRID = 20_000
+#: So many of the worst points climb on from there.
+_CLIMBERS = 64
 #: Points of a fit.
 _SAMPLES = 3000
 #: Standard deviation of a hidden unit's weights, times the root of their number.
@@ -138,8 +143,12 @@ class Simulation:
         region: the box of states and inputs, in this order, where the fit was made.
         defect: $\delta$, the largest error of one step found on the region.
         output_defect: the largest error of $g(f(h,x))$ found there.
-        lipschitz: $L$, the largest operator norm of $\partial f/\partial h$ there.
+        lipschitz: $L$, the largest operator norm of $\partial f/\partial h$ found there.
         output_lipschitz: that of $\partial(g\circ f)/\partial h$.
+
+    What is found is no more than the supremum, and no theorem: of a function that can only be
+    called, nothing bounds what lies between two points. Errors are those of local maxima, climbed
+    to from the worst points of a grid, and derivatives those of its points.
     """
 
     rnn: ShallowRNN
@@ -208,8 +217,8 @@ def recurrent_fit(
     The region is the box around the states that sampled trajectories reach in time $T$,
     wider by a tenth of its sides at both ends. Hidden weights are drawn on it: on the region
     scaled to $[-1,1]^{n+m}$ their standard deviation is $1/(2\sqrt{n+m})$. $D$ is the least
-    squares solution on 3000 points, or `width` points if that is more. Suprema are those of a
-    grid.
+    squares solution on 3000 points, or `width` points if that is more. For suprema see
+    `Simulation`.
 
     Args:
         initial, inputs: the boxes $K_1$ and $K_2$.
@@ -238,8 +247,19 @@ def recurrent_fit(
         x = torch.cat([low + (high - low) * drawn, _corners(region)])
         fit = least_squares(sigma(x @ normals.T + shifts), _targets(system, x), intercept=True)
         check = box_grid(region, max(3, int(_GRID ** (1 / len(low)))))
-        made = sigma(check @ normals.T + shifts) @ fit.weight + fit.bias
-        gap = made - _targets(system, check)
+
+    def gap(x: Tensor) -> Tensor:
+        made: Tensor = sigma(x @ normals.T + shifts) @ fit.weight + fit.bias
+        return made - _targets(system, x)
+
+    def state_error(x: Tensor) -> Tensor:
+        size: Tensor = gap(x)[:, :n].norm(dim=1)
+        return size
+
+    def output_error(x: Tensor) -> Tensor:
+        size: Tensor = gap(x)[:, n:].norm(dim=1)
+        return size
+
     inner, const = fit.weight[:, :n], fit.bias[:n]
     rnn = rnn_with_bias(
         normals[:, :n] @ inner.T,
@@ -250,13 +270,14 @@ def recurrent_fit(
         read_bias=fit.bias[n:],
     ).requires_grad_(False)
     value = rnn.initial[-1]
-    lipschitz, output_lipschitz = _lipschitz(system, check[:: max(1, len(check) // 4000)])
+    some = torch.cat([check[:: max(1, len(check) // 4000)], _corners(region)])
+    lipschitz, output_lipschitz = _lipschitz(system, some)
     return Simulation(
         rnn,
         torch.cat([inner.T, const.unsqueeze(1) / value], dim=1),
         region,
-        float(gap[:, :n].norm(dim=1).max()),
-        float(gap[:, n:].norm(dim=1).max()),
+        _largest(state_error, check, region),
+        _largest(output_error, check, region),
         lipschitz,
         output_lipschitz,
     )
@@ -424,6 +445,37 @@ def _region(
 def _targets(system: DynamicalSystem, x: Tensor) -> Tensor:
     following = system.step(x[:, : system.states], x[:, system.states :])
     return torch.cat([following, system.read(following)], dim=1)
+
+
+def _largest(error: Map, grid: Tensor, region: Box) -> float:
+    """The largest value of a function `[k, d] -> [k]` at the tops above the worst points of a grid.
+
+    The points climb together: the sum of their values is maximized over the box.
+    """
+    low, high = _ends(region)
+    with torch.no_grad():
+        best, worst = error(grid).topk(min(_CLIMBERS, len(grid)))
+    if not float(best[0]) > 0:
+        return float(best[0])
+    start, scale = (grid[worst] - low) / (high - low), float(best.sum())
+
+    def fallen(u: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        at = torch.from_numpy(u).reshape_as(start).requires_grad_()
+        total = -error(low + (high - low) * at).sum() / scale
+        (slope,) = torch.autograd.grad(total, at)
+        return float(total.detach()), slope.flatten().numpy()
+
+    top = optimize.minimize(
+        fallen,
+        start.flatten().numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0.0, 1.0)] * start.numel(),
+        options={"maxiter": 100, "ftol": 1e-13},
+    )
+    with torch.no_grad():
+        reached = error(low + (high - low) * torch.from_numpy(top.x).reshape_as(start))
+    return float(torch.maximum(best, reached).max())
 
 
 def _lipschitz(system: DynamicalSystem, x: Tensor) -> tuple[float, float]:

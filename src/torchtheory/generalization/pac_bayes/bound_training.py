@@ -148,6 +148,11 @@ def minimize_bound(
 ) -> list[BoundEpoch]:
     r"""Change the network's means and variances so that the bound falls, by Adam.
 
+    If it ends larger than it began, by the differentiable risk of one pass, the network is left as
+    it was: the bound holds for all posteriors at once, so the better one may be chosen. This
+    happens where the prior is narrow and the start is its center, as steps of one length for all
+    means are then many standard deviations long.
+
     All rates fall to zero along half a cosine. Adam moves every mean by the same length, also one
     that nothing but noise pulls at, and pays for it in the divergence. Natural steps
     $-\eta\,s\odot\nabla$ with momentum 0.9 move it in proportion to its variance (binary
@@ -194,6 +199,11 @@ def minimize_bound(
     ]
     steps = epochs * math.ceil(n / batch_size)
 
+    def bound_now() -> float:
+        return _bound(network, prior, samples, constant=constant, noise=noise)
+
+    start, before = [p.detach().clone() for p in (*means, *logarithms)], bound_now()
+
     def rate(i: int) -> float:
         risen = min(1.0, (i + 1) / (warm_up * steps)) if warm_up else 1.0
         return risen * 0.5 * (1 + math.cos(math.pi * min(i, steps) / steps))
@@ -227,4 +237,27 @@ def minimize_bound(
             history.append(BoundEpoch(epoch, mean, kl, bound))
             if after_epoch is not None:
                 after_epoch(history[-1])
+    if bound_now() > before:
+        with torch.no_grad():
+            for parameter, value in zip((*means, *logarithms), start, strict=True):
+                parameter.copy_(value)
     return history
+
+
+@torch.no_grad()
+def _bound(
+    network: StochasticNetwork,
+    prior: GaussianPrior,
+    samples: Samples,
+    *,
+    constant: float,
+    noise: Noise,
+) -> float:
+    """What is minimized, over all samples: the bound with the differentiable risk."""
+    parts = [
+        float(differentiable_risk(network, x, y, noise)) * len(x) for x, y in samples.chunks(2048)
+    ]
+    kl = prior.divergence_parts(network).kl
+    return upper_kl_inverse(
+        min(sum(parts) / len(samples), 1.0), max(0.0, kl + constant) / len(samples)
+    )

@@ -52,6 +52,11 @@ def shattered_gradients(
         pairs: of inputs for each network, whose correlations are averaged.
         angle: between the two inputs.
     """
+    run.assumes(
+        networks * pairs >= 120,
+        f"{networks} networks with {pairs} pairs of inputs each are {networks * pairs} correlations, which scatter by "
+        "0.2: fewer than 120 do not fix their mean well enough",
+    )
     apart = partial(at_lag, run, pairs=pairs, angle=angle)
     law, skipping, measured = {}, {}, {}
     for depth in run.track(depths, "depths"):

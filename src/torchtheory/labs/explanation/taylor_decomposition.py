@@ -25,6 +25,7 @@ PRODUCT = as_layer(lambda t: t[:, 0] * t[:, 1])
     covers=["C-06", "C-07", "C-08", "C-09", "C-15", "C-16"],
     title="A Taylor expansion explains what is linear on the way from its reference point",
     full={"samples": 400, "dimension": 12, "width": 64},
+    least={"dimension": 2, "width": 8},  # a bias has to turn some unit on the way to 0
 )
 def taylor_decomposition(run: Run, samples: int = 60, dimension: int = 5, width: int = 16) -> None:
     """First-order decompositions at a point, at a root, at 0 and at δx, and their residuals.

@@ -115,6 +115,10 @@ def visual_questions(
         relations: whether questions say where an object lies from another.
         learning_rate: the highest one of the training.
     """
+    run.assumes(
+        questions * epochs >= 4800,
+        f"{questions * epochs} answers are seen in training, and a network learns to look at images from 4800 on",
+    )
     data = mini_clevr(
         questions + explained,
         run.generator,

@@ -39,6 +39,12 @@ def depth_and_symmetry(run: Run, folds: int = 5, targets: int = 3, parameters: i
         parameters: of every network that is fitted, whatever its depth.
     """
     pieces = 2 ** (folds + 1)
+    units = units_for(0, parameters)
+    run.assumes(
+        units < pieces,
+        f"one hidden layer of {units} units has {parameters} parameters and is exact for {pieces} pieces: folds have "
+        "nothing to save",
+    )
     made = {j: [Folded(run, j, pieces // 2**j) for _ in range(targets)] for j in range(folds + 1)}
     run.states("S-50", r"\text{pieces of } \varphi\circ t^{\circ j}, \text{ whatever } j").equal(
         [target.pieces for row in made.values() for target in row], pieces

@@ -38,7 +38,7 @@ from torchtheory.training.regularizers.shrinkage import early_stopping_factors
         "variance-is-not-the-bias",
     ],
     full={"trials": 300, "step": 1},
-    least={"samples": 8, "trials": 20, "step": 1, "dimension": 16, "noise": 0.05},
+    least={"samples": 16, "trials": 20, "step": 1, "dimension": 16, "noise": 0.05},
     most={"noise": 2},
 )
 def bias_variance_of_least_squares(

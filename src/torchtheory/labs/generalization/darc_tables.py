@@ -83,6 +83,11 @@ def darc_tables(
         samples: that the networks are trained on.
         width: of the network that is trained.
     """
+    run.assumes(
+        data != "digits" or (epochs >= 30 and width >= 16),
+        f"outputs of base networks grow with the logarithm of time once the data are fitted, and after {epochs} epochs "
+        f"with {width} units the digits are not: take 30 and 16 or more",
+    )
     counts(run)
     if data == "digits":
         train = on_digits(run, trials, epochs, samples, width)

@@ -49,7 +49,7 @@ def biasless(run: Run, widths: list[int], activation: nn.Module | None = None) -
     title="Gradient flow keeps neighboring layers in balance, and linear ones line up",
     errata=["balance-identity-over-several-samples"],
     full={"level": 1000.0},
-    least={"samples": 2, "width": 2, "level": 20},
+    least={"samples": 2, "width": 4, "level": 20},
     most={"level": 2000},
 )
 def deep_linear_alignment(run: Run, samples: int = 8, width: int = 4, level: float = 100.0) -> None:

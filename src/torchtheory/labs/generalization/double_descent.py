@@ -24,7 +24,7 @@ from torchtheory.labs.engine import COLORS, Run, lab, mean_interval
     covers=["M-162", "A-78"],
     title="The test risk peaks where features equal samples, and falls again",
     full={"samples": 100, "trials": 40, "largest": 2000},
-    least={"samples": 20, "trials": 5, "largest": 200},
+    least={"samples": 20, "trials": 20, "largest": 200},
 )
 def double_descent(run: Run, samples: int = 40, trials: int = 40, largest: int = 800) -> None:
     r"""Regression on random ReLU features, from a handful to many times the sample.
@@ -264,7 +264,7 @@ def width_and_test_error(
     title="A cubic through noise: too few, enough, and too many powers",
     errata=["interpolation-threshold-of-polynomials"],
     full={"repetitions": 500},
-    least={"repetitions": 5, "samples": 10},
+    least={"repetitions": 10, "samples": 10},
 )
 def polynomial_regression(run: Run, repetitions: int = 100, samples: int = 20) -> None:
     """Polynomials of degree 1 to 40 through noisy values of a cubic.

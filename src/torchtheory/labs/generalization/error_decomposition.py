@@ -30,7 +30,7 @@ from torchtheory.training.losses.surrogates import quadratic_loss, zero_one_loss
     covers=["A-21", "S-06"],
     title="Approximation falls, estimation grows with the class, and the search adds its own",
     full={"trials": 2000, "sizes": (50, 100, 200, 400, 800)},
-    least={"sample": 2, "trials": 20, "sizes": 20},
+    least={"sample": 2, "trials": 80, "sizes": 20},
     items={"sizes": 2},
 )
 def error_decomposition(run: Run, sample: int = 30, trials: int = 150, sizes: tuple[int, ...] = (50, 200, 800)) -> None:

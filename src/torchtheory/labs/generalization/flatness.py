@@ -46,7 +46,7 @@ RADIUS, SIGMA = 0.05, 0.02
     title="A flat minimum becomes as sharp as one likes while the function stays the same",
     errata=["robust-parameters-strict-margin", "no-error-is-not-separable"],
     full={"hidden": 64, "epochs": 2000},
-    least={"samples": 10, "hidden": 2, "epochs": 1, "target": 1},
+    least={"samples": 10, "hidden": 2, "epochs": 1, "target": 1000},
     most={"target": 1000000000000.0},
 )
 def flatness_and_rescaling(

@@ -38,7 +38,7 @@ COPIES = (*range(10, 21), *range(30, 51))
     title="One more feature can raise or lower the risk of the minimum-norm fit",
     errata=["norm-of-the-error-not-squared", "marchenko-pastur-of-the-pseudo-inverse"],
     full={"samples": 800, "noises": 20_000, "designs": 20},
-    least={"samples": 40, "noises": 100, "designs": 2},
+    least={"samples": 100, "noises": 1000, "designs": 2},
 )
 def minimum_norm_regression(run: Run, samples: int = 200, noises: int = 3000, designs: int = 3) -> None:
     """Regression with the pseudo-inverse, below and beyond the interpolation threshold.

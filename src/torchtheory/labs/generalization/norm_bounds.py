@@ -40,7 +40,7 @@ from torchtheory.nets.feedforward import mlp
     covers=["M-48", "A-63", "A-64", "A-65"],
     title="Networks with small weights have small complexity, whatever their width",
     full={"samples": 12, "draws": 1000, "steps": 200},
-    least={"samples": 4, "draws": 50, "steps": 10},
+    least={"samples": 4, "draws": 50, "steps": 20},
 )
 def norm_bounded_networks(run: Run, samples: int = 8, draws: int = 80, steps: int = 40) -> None:
     """The complexity of two-layer ReLU networks in the plane is computed exactly.

@@ -108,6 +108,11 @@ def adversarial_training(
     says.fails("radius 0", linear_adversarial_risk(plain.weight.detach()[0], x, y, eps) / usual)
 
     # -- digits
+    run.assumes(
+        epochs * samples >= 3000,
+        f"{epochs} epochs of {samples} digits are {epochs * samples // 50} steps: a network that meets the worst "
+        "perturbations has learned too little after fewer than 60 of them",
+    )
     train, test = split(*digits(torch.float64), 0.4, run.generator)
     train, test = (train[0][:samples], train[1][:samples]), (test[0][:300], test[1][:300])
     initial = network(run)

@@ -49,6 +49,7 @@ def robust_network(run: Run, dimension: int = 200, samples: int = 64, width: int
         epochs: steps of gradient descent.
     """
     x, y = sphere_points(samples, dimension, run.generator), run.signs(samples)
+    run.assumes(bool((y != y[0]).any()), f"all {samples} samples have one sign: nothing has to be told apart")
     made = robust_memorizer(x, y)
     c, radius = made.correlation, made.radius
     # what the theorem does not cover: samples nearer to each other than the network was told
