@@ -176,7 +176,7 @@ def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
         )
     found = _Layers(layers_of_weights(network))
     step = max(2, math.isqrt(_AT_ONCE) // places)
-    for block in inputs.split(step):
+    for block in torch.split(inputs, step):
         found.carry(network, block)
     return found.signal(x)
 

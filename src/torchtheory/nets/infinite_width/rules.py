@@ -111,12 +111,12 @@ def _on_inputs_too(rule: Rule) -> Rule:
     """As long as nothing random has happened, an operation does what it does."""
 
     def either(call: Call) -> Any:
-        given = [v for v in leaves((call.args, call.kwargs)) if isinstance(v, Field | Raw)]
-        if not all(isinstance(v, Raw) for v in given):
+        given = list(leaves((call.args, call.kwargs)))
+        if any(isinstance(v, Field) for v in given):
             return rule(call)
         args, kwargs = mapped((call.args, call.kwargs), lambda v: v.x if isinstance(v, Raw) else v)
         made = call.function(*args, **kwargs)
-        if made.shape[:1] != given[0].x.shape[:1]:
+        if any(isinstance(v, Raw) and made.shape[:1] != v.x.shape[:1] for v in given):
             raise call.refusal(f"no limit is known for {call.name} over samples")
         return Raw(made)
 

@@ -178,7 +178,7 @@ class _Reader:
         if not isinstance(value, Carried):
             return {}
         rows = value.tensor.reshape(self.samples, -1)
-        parts = (rows[:-1] - rows[-1]).split(self.sizes)
+        parts = torch.split(rows[:-1] - rows[-1], self.sizes)
         return {j: part.mT.contiguous() for j, part in enumerate(parts) if bool(part.any())}
 
     def _units(self, call: Call) -> Carried:
@@ -198,7 +198,7 @@ class _Reader:
         self.maps.append(self.matrices(x))
         return self.basis(x.tensor.shape[1:], len(self.maps))
 
-    def _affine(self, call: Call) -> Carried:
+    def _affine(self, call: Call) -> Any:
         """An operation that is affine in what is carried does to samples what it does."""
         given = _carried(call)
         several = call.name in _JOINT or (call.kind == "joins" and "input" in given)
