@@ -349,7 +349,7 @@ def _predicted(
     found = []
     try:
         for model in models:
-            places = math.prod(x.shape[2:])
+            places = math.prod(x.shape[2:]) if x.ndim != 3 else max(x.shape[1:])
             found.append(predict_signal_of(model, x[: max(2, PAIRS // places**2)]))
     except TorchTheoryError as error:
         notes.append(f"No prediction: {error}.")

@@ -21,6 +21,10 @@ from .watching import watch_units as watch_units
 from .watching import watch_signals as watch_signals
 from .last_features import last_features as last_features
 
+# activations
+from .activations import activation_facts as activation_facts
+from .activations import layer_facts as layer_facts
+
 # how large it is
 from .network_size import network_size as network_size
 from .multiplications import multiplications as multiplications

@@ -176,7 +176,7 @@ def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
         )
     found = _Layers(layers_of_weights(network))
     step = max(2, math.isqrt(_AT_ONCE) // places)
-    for block in inputs.split(step):
+    for block in torch.split(inputs, step):
         found.carry(network, block)
     return found.signal(x)
 
@@ -221,9 +221,9 @@ class _Layers:
         self.names.append(call.operation.layer if weight is None else self.known[weight])
         half = made.shape[: made.ndim // 2]
         self.entries.append(len(call["weight"]) * math.prod(half[1:]))
-        share = torch.zeros((), dtype=made.dtype, requires_grad=True)
+        share = made.new_zeros(()).requires_grad_()
         self.seen.append((made, share))
-        return share * torch.eye(math.prod(half), dtype=made.dtype).reshape(made.shape)
+        return share * torch.eye(math.prod(half)).to(made).reshape(made.shape)
 
     def signal(self, x: Tensor) -> Signal:
         """Means of what was summed."""

@@ -79,7 +79,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
-        h = h + 0.7 * self.outer(torch.relu(self.inner(torch.relu(h))))
+        h = torch.add(h, self.outer(torch.relu(self.inner(torch.relu(h)))), alpha=0.7)
         return self.last(torch.tanh(h))
 
 

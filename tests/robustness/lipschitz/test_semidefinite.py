@@ -215,6 +215,20 @@ def test_a_sum_knows_that_its_terms_go_together() -> None:
         assert found.product == pytest.approx(2.0)
 
 
+def test_large_constants_cost_no_digits() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    net = net.double().eval().requires_grad_(False)
+    plain = implicit_form(net, (3,))
+    for layer in (net[0], net[1], net[3]):
+        layer.bias.fill_(1e12)
+    net[1].running_mean.fill_(-1e12)
+    moved = implicit_form(Function(lambda x: net(x + torch.tensor(1e12).double())), (3,))
+    for maps, others in zip(plain.maps, moved.maps, strict=True):
+        for j, matrix in maps.items():
+            torch.testing.assert_close(others[j], matrix, rtol=1e-14, atol=0)
+
+
 def test_the_input_is_turned_to_what_is_seen_of_it() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(30, 3), nn.ReLU(), nn.Linear(3, 2)).double()

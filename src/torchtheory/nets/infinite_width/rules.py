@@ -58,12 +58,14 @@ def refuse_shared_weights(network: Network) -> None:
 
 
 def largest_places(network: Network) -> int:
-    """The most places that a value of the network has: pixels of an image, steps of a sequence."""
-    return max(
-        (math.prod(s for s in v.shape[2:] if isinstance(s, int)) for op in network
-         for v in op.outputs if len(v.shape) > 2),
-        default=1,
-    )  # fmt: skip
+    """The most places that a layer sees or makes: pixels of an image, steps of a sequence."""
+    found = [1]
+    for op in network:
+        if op.follows and op.name in ("linear", "conv1d", "conv2d", "conv3d"):
+            for value in (op.arguments["input"], *op.outputs):
+                places = value.shape[1:-1] if op.name == "linear" else value.shape[2:]
+                found.append(math.prod(s for s in places if isinstance(s, int)))
+    return max(found)
 
 
 def limit_rules(own: Own) -> Rules:
@@ -111,12 +113,12 @@ def _on_inputs_too(rule: Rule) -> Rule:
     """As long as nothing random has happened, an operation does what it does."""
 
     def either(call: Call) -> Any:
-        given = [v for v in leaves((call.args, call.kwargs)) if isinstance(v, Field | Raw)]
-        if not all(isinstance(v, Raw) for v in given):
+        given = list(leaves((call.args, call.kwargs)))
+        if any(isinstance(v, Field) for v in given):
             return rule(call)
         args, kwargs = mapped((call.args, call.kwargs), lambda v: v.x if isinstance(v, Raw) else v)
         made = call.function(*args, **kwargs)
-        if made.shape[:1] != given[0].x.shape[:1]:
+        if any(isinstance(v, Raw) and made.shape[:1] != v.x.shape[:1] for v in given):
             raise call.refusal(f"no limit is known for {call.name} over samples")
         return Raw(made)
 
@@ -298,8 +300,8 @@ def _dual(call: Call, field: Field) -> DualActivation:
 
 def _sum(call: Call) -> Any:
     one, other = call["input"], call["other"]
-    if call.get("alpha", 1) != 1:
-        return NotImplemented
+    if isinstance(one, Field | Raw) and isinstance(other, Field | Raw):
+        other = _times(other, float(call.get("alpha", 1)), call)
     if isinstance(one, Raw) and isinstance(other, Field):
         one = _beside(one, other, call)
     elif isinstance(other, Raw) and isinstance(one, Field):
@@ -354,7 +356,11 @@ def _scale(call: Call) -> Any:
     return _times(one, float(other) if call.name == "mul" else 1 / float(other), call)
 
 
-def _times(value: Any, factor: float, call: Call) -> Field:
+def _times(value: Any, factor: float, call: Call) -> Any:
+    if isinstance(value, Raw):
+        return Raw(value.x * factor)
+    if factor == 1:
+        return value
     return _field(value, call).each(
         lambda p: p.mapped(lambda k: k * factor**2, lambda m: m * factor)
     )

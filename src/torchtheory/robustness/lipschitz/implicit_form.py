@@ -114,6 +114,11 @@ _JOINT = frozenset(
     add sub rsub neg cat stack hstack vstack dstack column_stack sum mean cumsum where
     """.split()
 )
+#: What is added by these, beside a bias.
+_ADDED = {
+    **dict.fromkeys(("add", "sub", "rsub"), ("input", "other")),
+    "batch_norm": ("running_mean", "bias"),
+}
 #: Linear in either of two values.
 _EITHER = frozenset("mul matmul rmatmul inner outer einsum tensordot".split())
 
@@ -178,7 +183,7 @@ class _Reader:
         if not isinstance(value, Carried):
             return {}
         rows = value.tensor.reshape(self.samples, -1)
-        parts = (rows[:-1] - rows[-1]).split(self.sizes)
+        parts = torch.split(rows[:-1] - rows[-1], self.sizes)
         return {j: part.mT.contiguous() for j, part in enumerate(parts) if bool(part.any())}
 
     def _units(self, call: Call) -> Carried:
@@ -198,7 +203,7 @@ class _Reader:
         self.maps.append(self.matrices(x))
         return self.basis(x.tensor.shape[1:], len(self.maps))
 
-    def _affine(self, call: Call) -> Carried:
+    def _affine(self, call: Call) -> Any:
         """An operation that is affine in what is carried does to samples what it does."""
         given = _carried(call)
         several = call.name in _JOINT or (call.kind == "joins" and "input" in given)
@@ -215,9 +220,16 @@ class _Reader:
         if call.get("training") or call.get("use_input_stats"):
             raise call.refusal("no semidefinite bound: statistics of the batch are used")
         _refuse_mixing(call)
-        args, kwargs = mapped(
-            (call.args, call.kwargs), lambda v: v.tensor if isinstance(v, Carried) else v
-        )
+        # what is only added is left out: in a large bias small weights would lose their digits
+        added = [call.get(name) for name in _ADDED.get(call.name, ("bias",))]
+
+        def linear(leaf: Any) -> Any:
+            if isinstance(leaf, Carried):
+                return leaf.tensor
+            alone = isinstance(leaf, Tensor) and any(leaf is a for a in added)
+            return torch.zeros_like(leaf) if alone else leaf
+
+        args, kwargs = mapped((call.args, call.kwargs), linear)
         made = call.function(*args, **kwargs)
         return mapped(made, lambda v: Carried(v) if isinstance(v, Tensor) else v)
 
