@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from torchtheory.tracing.multiplications import count_operations, multiplications
+from torchtheory.tracing.multiplications import multiplications
+from torchtheory.tracing.operation_counts import count_operations
 from torchtheory.tracing.recorder import record
 from torchtheory.training.backpropagation.chain import pull_back
 

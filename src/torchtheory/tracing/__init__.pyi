@@ -20,6 +20,7 @@ from .chain import straight_paths as straight_paths
 from .watching import watch_units as watch_units
 from .watching import watch_signals as watch_signals
 from .last_features import last_features as last_features
+from .layer_results import layer_outputs as layer_outputs
 
 # activations
 from .activations import activation_facts as activation_facts
@@ -28,4 +29,4 @@ from .activations import layer_facts as layer_facts
 # how large it is
 from .network_size import network_size as network_size
 from .multiplications import multiplications as multiplications
-from .multiplications import count_operations as count_operations
+from .operation_counts import count_operations as count_operations

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from torchtheory.tracing.kinds import KIND_OF
-from torchtheory.tracing.network import Network, Operation, Size
-from torchtheory.tracing.recorder import record_call
+if TYPE_CHECKING:
+    from torchtheory.tracing.network import Operation, Size
 
 
 def multiplications(operation: Operation, samples: int = 1) -> int:
@@ -29,41 +26,6 @@ def multiplications(operation: Operation, samples: int = 1) -> int:
     """
     count = _COUNTS.get(operation.name)
     return 0 if count is None else int(count(_Sizes(operation, samples)))
-
-
-def count_operations(run: Callable[..., object], *inputs: Any) -> int:
-    """Operations of the matrix products and convolutions in a call: two for each multiply-add.
-
-    Args:
-        run: a model, which is run in evaluation mode, or a function of tensors.
-        inputs: what it is called with.
-
-    >>> import torch
-    >>> count_operations(torch.matmul, torch.ones(2, 3), torch.ones(3, 5))
-    60
-    """
-    return 2 * sum(map(multiplications, recorded_call(run, *inputs)))
-
-
-def recorded_call(run: Callable[..., object], *inputs: Any) -> Network:
-    """The operations of a call, with what multiplies in such as are counted."""
-    model = run if isinstance(run, nn.Module) else _Called(run)
-    return record_call(model, inputs, {}, known=_is_counted)[0]
-
-
-class _Called(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., object]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
-
-
-def _is_counted(name: str) -> bool:
-    return name in _COUNTS or KIND_OF.get(name) not in ("product", "composite")
 
 
 def size(shape: Sequence[Size], samples: int = 1) -> int:
@@ -196,3 +158,6 @@ _COUNTS: dict[str, Callable[[_Sizes], int]] = {
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
     **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), _cell),
 }
+
+#: Operations that multiply, and are counted.
+COUNTED = frozenset(_COUNTS)

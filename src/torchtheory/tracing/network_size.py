@@ -18,7 +18,8 @@ from torch import nn
 from torchtheory.core.checks import as_module, whole_numbers
 from torchtheory.core.record import Table
 from torchtheory.models.untouched import copied
-from torchtheory.tracing.multiplications import multiplications, recorded_call
+from torchtheory.tracing.multiplications import multiplications
+from torchtheory.tracing.operation_counts import recorded_call
 
 
 @dataclass(frozen=True, slots=True)

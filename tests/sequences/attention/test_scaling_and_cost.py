@@ -24,7 +24,7 @@ from torchtheory.sequences.attention.scaling import attention_scaling_study
 from torchtheory.sequences.attention.transformers import LanguageModel, TransformerEncoder
 from torchtheory.sequences.recurrent.cells import ElmanCell
 from torchtheory.sequences.recurrent.networks import Recurrent
-from torchtheory.tracing.multiplications import count_operations
+from torchtheory.tracing.operation_counts import count_operations
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

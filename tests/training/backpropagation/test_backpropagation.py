@@ -21,7 +21,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.graph import GraphNetwork, neuron_graph
-from torchtheory.tracing.multiplications import count_operations
+from torchtheory.tracing.operation_counts import count_operations
 from torchtheory.tracing.recorder import record
 from torchtheory.training.backpropagation.chain import backpropagate, pull_back
 from torchtheory.training.backpropagation.graph import backpropagate_graph, error_by_paths

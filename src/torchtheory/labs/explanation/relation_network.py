@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchtheory.data.mini_clevr import mini_clevr
 from torchtheory.explanation.visual_questions.relation_network import RelationConfig, RelationNetwork
 from torchtheory.labs.engine import Run, lab
+from torchtheory.tracing.recorder import record_call
 
 
 @lab(
@@ -142,12 +143,10 @@ def padded(layers: nn.Sequential) -> nn.Sequential:
 
 def entering(net: RelationNetwork, x: Tensor, tokens: Tensor) -> list[int]:
     """Pairs, and numbers of a pair, as they enter the relation."""
-    seen: list[int] = []
-    handle = net.relation.register_forward_pre_hook(lambda _, given: seen.extend(given[0].shape[1:]))
-    with torch.no_grad():
-        net(x[:1], tokens[:1])
-    handle.remove()
-    return seen
+    network, _ = record_call(net, (x[:1], tokens[:1]), {})
+    inside = [op for op in network if any(path == "relation" for path, _ in op.calls)]
+    (given,), _ = network.boundary(inside)
+    return [int(size) for size in given.shape[1:]]
 
 
 def parameters(net: RelationNetwork, parts: dict[str, int]) -> list[int]:

@@ -23,7 +23,7 @@ from torchtheory.kernels.paths.deep_paths import path_features
 from torchtheory.labs.engine import Interval, Run, lab, mean_interval
 from torchtheory.labs.training.autograd_reference import torch_operations
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.tracing.multiplications import count_operations
+from torchtheory.tracing.operation_counts import count_operations
 from torchtheory.training.loop.trainer import fit
 
 Pair = tuple[Tensor, Tensor]

@@ -24,7 +24,7 @@ from torchtheory.sequences.attention.dot_product import (
 )
 from torchtheory.sequences.attention.heads import MultiHeadAttention
 from torchtheory.sequences.attention.maps import token_jacobian
-from torchtheory.tracing.multiplications import count_operations
+from torchtheory.tracing.operation_counts import count_operations
 
 EXACT = 1e-12
 

@@ -18,7 +18,7 @@ from torchtheory.sequences.attention.maps import attention_maps, token_jacobian
 from torchtheory.sequences.attention.transformers import LanguageModel, TransformerEncoder
 from torchtheory.sequences.recurrent.cells import ElmanCell
 from torchtheory.sequences.recurrent.networks import Recurrent
-from torchtheory.tracing.multiplications import count_operations
+from torchtheory.tracing.operation_counts import count_operations
 
 KINDS: tuple[Kind, ...] = ("transformer", "recurrent", "convolution")
 

@@ -12,7 +12,7 @@ from torchtheory.labs.training.autograd_reference import autograd_gradients, hal
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.nets.feedforward import mlp
 from torchtheory.primer.differences import numerical_jacobian
-from torchtheory.tracing.multiplications import count_operations
+from torchtheory.tracing.operation_counts import count_operations
 from torchtheory.tracing.recorder import record
 from torchtheory.training.backpropagation.chain import backpropagate, pull_back
 

@@ -4,7 +4,9 @@ functions of each entry."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import string
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,23 +60,39 @@ def matrices_multiplied(call: Evaluated) -> Errors:
 def contracted(call: Evaluated) -> Errors:
     """Of a sum over indices: the error takes the place of the operand."""
     operands = call["operands"]
-    left, arrow, right = str(call["equation"]).replace(" ", "").partition("->")
-    letters = left.split(",")
-    if not arrow or "..." in left or any(len(set(own)) < len(own) for own in letters):
+    letters, right = _indices(str(call["equation"]), [t.ndim for t in operands])
+    if any(len(set(own)) < len(own) for own in letters):  # a diagonal
         return NotImplemented
-    errors = []
-    for k, own in enumerate(letters):
-        others = [
-            (ls, t) for i, (ls, t) in enumerate(zip(letters, operands, strict=True)) if i != k
-        ]
-        known = set(right).union(*(ls for ls, _ in others))
-        seen = "".join(c for c in own if c in known)
-        equation = ",".join([right, *(ls for ls, _ in others)]) + "->" + seen
-        part = torch.einsum(equation, call.delta, *(t for _, t in others))
-        for d, c in enumerate(own):  # an index that is only summed over
-            part = part if c in known else part.unsqueeze(d)
-        errors.append(part.expand(operands[k].shape))
-    return {"operands": errors}
+
+    def at(k: int) -> Tensor:
+        others = [i for i in range(len(operands)) if i != k]
+        known = set(right).union(*(letters[i] for i in others))
+        seen = "".join(c for c in letters[k] if c in known)
+        equation = ",".join([right, *(letters[i] for i in others)]) + "->" + seen
+        error = torch.einsum(equation, call.delta, *(operands[i] for i in others))
+        for d, (c, size) in enumerate(zip(letters[k], operands[k].shape, strict=True)):
+            if c not in known:  # an index that is only summed over
+                error = error.unsqueeze(d)
+                error = error.expand(*error.shape[:d], size, *error.shape[d + 1 :])
+        return error
+
+    return {"operands": [partial(at, k) for k in range(len(operands))]}
+
+
+def _indices(equation: str, dimensions: Sequence[int]) -> tuple[list[str], str]:
+    """The indices of operands and result, with letters in the place of dots."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    operands = left.split(",")
+    free = [c for c in string.ascii_letters if c not in equation]
+    wide = [n - len(own.replace("...", "")) for own, n in zip(operands, dimensions, strict=True)]
+    dots = "".join(free[: max(wide)])
+    if not arrow:
+        once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)
+        right = "..." + "".join(once)
+    named = [
+        own.replace("...", dots[len(dots) - n :]) for own, n in zip(operands, wide, strict=True)
+    ]
+    return named, right.replace("...", dots)
 
 
 def crossed(call: Evaluated) -> Errors:
@@ -267,7 +285,10 @@ def entrywise(slope: Slope) -> Callable[[Evaluated], Errors]:
 def power(call: Evaluated) -> Errors:
     made: Tensor = call.made
     delta: Tensor = call.delta
-    base, exponent = (torch.as_tensor(call[k], dtype=made.dtype) for k in ("input", "exponent"))
+    base, exponent = (
+        torch.as_tensor(call[k], dtype=made.dtype, device=made.device)
+        for k in ("input", "exponent")
+    )
 
     def to_base() -> Tensor:
         slope = exponent * base ** (exponent - 1)

@@ -68,8 +68,11 @@ def there_and_back(model: nn.Module | Network, x: Tensor, start: Start) -> There
             one; with its name and its place.
     """
     declined: set[str] = set()
-    function = None if isinstance(model, Network) else PureFunction(model)
-    network = model if isinstance(model, Network) else _recorded(function, x)
+    if isinstance(model, Network):
+        function, network = None, model
+    else:
+        function = PureFunction(model)
+        network = _recorded(function, x)
     while True:
         network = _in_rules(network, declined)
         with torch.no_grad():
@@ -80,9 +83,8 @@ def there_and_back(model: nn.Module | Network, x: Tensor, start: Start) -> There
         declined.add(unknown.name)  # and is written out in others, or refused
 
 
-def _recorded(function: PureFunction | None, x: Tensor) -> Network:
+def _recorded(function: PureFunction, x: Tensor) -> Network:
     """A network that asks what is in its input goes the way of this one."""
-    assert function is not None
     network = record(function, x)
     return record(function, x, whole=True) if network.decisions else network
 
