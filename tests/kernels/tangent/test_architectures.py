@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tracing.architectures import NAMES, architecture, archived
 from torch import nn
 
-from tests.tracing.architectures import NAMES, architecture, archived
 from torchtheory.kernels.tangent.derivatives import Derivatives
 from torchtheory.kernels.tangent.kernel import empirical_ntk
 
