@@ -392,6 +392,17 @@ class Signs(nn.Module):
         return Straight.apply(x)
 
 
+class Widened(nn.Module):
+    """A power that is broadcast, which no activation is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 1), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.sigmoid(self.first(x)) ** torch.tensor([1.0, 2.0, 3.0]))
+
+
 def _frozen_in_between() -> nn.Module:
     net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
     net[0].weight.requires_grad_(False)
@@ -400,8 +411,25 @@ def _frozen_in_between() -> nn.Module:
     return net
 
 
+class Arithmetic(nn.Module):
+    """Sums, products and powers of values and of numbers, some of them broadcast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(4, 1)
+        self.register_buffer("shift", torch.linspace(-1, 1, 6))
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.a(x)) + self.shift
+        gate, h = torch.sigmoid(self.c(x)), 2 - h
+        h = gate * self.b(h) - 0.3 * h + h.sum(1, keepdim=True) / 6
+        h = torch.sub(gate, h * h, alpha=0.5) ** 2
+        return self.last(F.pad(h[:, 1:5], (1, 1), value=0.5))
+
+
 @pytest.mark.parametrize("build", [
-    _shared, _frozen, _frozen_in_between, lambda: _with_a_buffer("weight"),
+    Arithmetic, _shared, _frozen, _frozen_in_between, lambda: _with_a_buffer("weight"),
     lambda: _with_a_buffer("bias"),
     lambda: nn.Sequential(Twice(4, 5), nn.ReLU(), nn.Linear(5, 3)),
 ])  # fmt: skip
@@ -417,7 +445,7 @@ def test_what_is_no_plain_chain_of_layers_has_autograds_products(build, by_autog
 
 @pytest.mark.parametrize("build", [
     _hooked, _hooked_backward, _replaced_forward,
-    lambda: nn.Sequential(nn.Linear(4, 5), Signs(), nn.Linear(5, 3)),
+    lambda: nn.Sequential(nn.Linear(4, 5), Signs(), nn.Linear(5, 3)), Widened,
     lambda: nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.ReLU(), nn.Linear(5, 3)),
     lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3)),
     lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(), nn.Linear(5, 3)),

@@ -2,7 +2,6 @@ r"""Per-sample derivatives of a model, kept in factors where its operations allo
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -342,9 +341,10 @@ class Derivatives(Differentiable):
     def _recorded(self, x: Tensor) -> Network | None:
         """The operations of the model on one sample, if it is made of such."""
         try:
-            return record_function(self.function, self.point, x, known=stays)
+            network = record_function(self.function, self.point, x, known=stays)
         except (UnsupportedModel, ModelRaised):
             return None
+        return None if network.random else network
 
     def _wrong_by(
         self, x: Tensor, gradient: dict[str, Tensor | None], cotangent: Tensor
@@ -404,7 +404,7 @@ class Derivatives(Differentiable):
             return self.layered.bytes_by_output
         item = torch.finfo(self.dtype).bits // 8
         shapes = [] if self._found is None else self._found.shapes
-        outputs = sum(math.prod(shape) for shape in shapes)
+        outputs = sum(shape.numel() for shape in shapes)
         whole = sum(self.point[k].numel() for k in self.whole)
         return item * (2 * outputs + 2 * whole) + 3 * self.largest_saved
 

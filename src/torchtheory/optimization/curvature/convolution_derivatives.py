@@ -142,12 +142,12 @@ def takes_lean_steps(network: Network) -> bool:
 def lean_step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What an operation makes of tensors, where convolutions and ReLUs have the derivatives above.
 
-    A step of `Network.evaluate`; the values are torch's own.
+    A step of `Network.evaluate`; the values are torch's but for roundings.
 
     >>> from torchtheory.tracing.recorder import record
     >>> net, x = torch.nn.Conv2d(1, 2, 3, padding=1), torch.randn(1, 1, 4, 4)
     >>> y = record(net, x).evaluate([x], 1, lean_step)
-    >>> bool((y == net(x)).all())
+    >>> torch.allclose(y, net(x), atol=1e-6)
     True
     """
     if op.name == "relu" and args[0].requires_grad:

@@ -54,10 +54,10 @@ def setting_of(given: dict[str, Any], spatial: int) -> Setting | None:
 
     if isinstance(given["padding"], str):
         return None
-    sizes = (each(given[k]) for k in ("stride", "padding", "dilation"))
+    stride, padding, dilation = (each(given[k]) for k in ("stride", "padding", "dilation"))
     transposed = bool(given.get("transposed", "output_padding" in given))
     extra = each(given["output_padding"]) if transposed else ()
-    return Setting(*sizes, given["groups"], transposed, extra)
+    return Setting(stride, padding, dilation, given["groups"], transposed, extra)
 
 
 def channels_last(tensor: Tensor) -> Tensor:

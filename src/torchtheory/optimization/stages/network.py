@@ -24,6 +24,7 @@ from torchtheory.optimization.stages.plain import (
     Product,
     Rectified,
     Reshaping,
+    Shifted,
     Sum,
 )
 from torchtheory.optimization.stages.stage import Kept, Stage
@@ -89,10 +90,12 @@ def recorded(function: PureFunction, x: Tensor) -> Network | None:
         network = network_of(function, x)
     except (UnsupportedModel, ModelRaised):
         return None
-    fixed = network.rows is not None or network.decisions or network.random
-    fixed = fixed or network.own_functions  # whose derivatives are the user's
+    if network.rows is not None or network.decisions or network.random:
+        return None
+    if network.own_functions:  # whose derivatives are the user's
+        return None
     one = len(network.inputs) == 1 and isinstance(network.output, Value)
-    return network if one and not fixed else None
+    return network if one else None
 
 
 def steps_of(
@@ -201,7 +204,10 @@ class _Builder:
         moves = own or any(i >= 0 and self.made[i].moves for i in inputs)
         self.places[result] = len(self.made)
         self.made.append(Step(stage, inputs, moves))
-        self.numbers[result], _ = stage.values(*(self.numbers[v] for v in taken))
+        try:
+            self.numbers[result], _ = stage.values(*(self.numbers[v] for v in taken))
+        except (RuntimeError, NotImplementedError) as error:  # torch has no derivative of it
+            raise _NoStage from error
 
     def _lays_out(self, op: Operation, image: Value) -> bool:
         """Whether it makes images rows, for dense layers alone, which may take images."""
@@ -236,12 +242,16 @@ class _Builder:
             return _largest(op)
         applied = self._applied(op)
         if op.kind == "entrywise":
+            if op.result.shape != taken[0].shape:  # broadcast along something constant
+                raise _NoStage
             # torch has no second derivative of the hard sigmoid, which is 0
             return Pointwise(applied, bends=op.name != "hardsigmoid")
         if op.name in _RESHAPES:
             return Reshaping(applied)
         if _is_linear(op):
             return Linear(applied)
+        if op.name in _SHIFTS or op.name in PADS:
+            return Shifted(applied)
         if op.name in _OTHERS:
             return Other(applied)
         raise _NoStage
@@ -262,11 +272,11 @@ class _Builder:
                     raise _NoStage
                 names[place] = value.name
         taken = given["input"]
-        place = self.places[self.images.get(taken, taken)]
-        first = place < 0 or not self.made[place].moves
+        before = self.places[self.images.get(taken, taken)]
+        first = before < 0 or not self.made[before].moves
         weight = tensors["weight"]
         if weight is None:
-            weight = self.numbers[taken].new_ones(taken.shape[1])  # type: ignore[arg-type]
+            weight = self.numbers[taken].new_ones(taken.shape[1])
         return Own(weight, tensors["bias"], names, first)
 
     def _applied(self, op: Operation) -> Callable[..., Tensor]:
@@ -312,7 +322,8 @@ def _normalization(builder: _Builder, op: Operation, x: Value) -> Stage:
     statistics = [given["running_mean"], given["running_var"]]
     if given["training"] or None in statistics or not builder.moved.isdisjoint(statistics):
         raise _NoStage
-    return Normalization(builder.own(op), *(builder.held[v] for v in statistics), given["eps"])
+    mean, variance = (builder.held[v] for v in statistics)
+    return Normalization(builder.own(op), mean, variance, given["eps"])
 
 
 def _sum(op: Operation) -> Stage:
@@ -345,8 +356,8 @@ def _is_linear(op: Operation) -> bool:
     given = op.arguments
     if op.name in ("mean", "sum"):
         dims = given.get("dim")
-        dims = [dims] if isinstance(dims, int) else dims
-        return bool(dims) and all(d % len(op.inputs[0].shape) for d in dims)
+        several = [dims] if isinstance(dims, int) else list(dims or ())
+        return bool(several) and all(d % len(op.inputs[0].shape) for d in several)
     if op.name == "getitem":
         index = given["index"]
         whole = isinstance(index, tuple) and index[0] == slice(None)
@@ -378,5 +389,7 @@ _LINEAR = frozenset(
         "pixel_shuffle", "pixel_unshuffle",
     )
 )  # fmt: skip
+#: Linear but for something constant that is added.
+_SHIFTS = frozenset(("add", "sub", "rsub"))
 #: Known to first order only.
 _OTHERS = frozenset(("adaptive_max_pool2d", "lp_pool2d", "softmax", "log_softmax"))

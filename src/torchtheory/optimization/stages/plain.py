@@ -152,6 +152,14 @@ class Linear(CurvedStage):
         return self.slopes(kept, outer)
 
 
+class Shifted(Linear):
+    """An operation that is linear but for something that is added."""
+
+    def pushed(self, kept: Kept, moving: Several, move: Move) -> tuple[Tensor, Several]:
+        y, _ = super().pushed(kept, moving, move)
+        return y - self.applied(torch.zeros_like(kept.x[0])), ()
+
+
 class Reshaping(Linear):
     """An operation that passes on what it is given, in another shape."""
 
@@ -241,7 +249,7 @@ class Sum(CurvedStage):
 
     def pushed(self, kept: Kept, moving: Several, move: Move) -> tuple[Tensor, Several]:
         one, two = moving
-        shape = torch.broadcast_shapes(kept.x[0].shape, kept.x[1].shape)
+        shape = torch.broadcast_tensors(*kept.x)[0].shape
         if one is None:
             assert two is not None
             one, two = (two if self.factor == 1.0 else two * self.factor), None

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchtheory.kernels.tangent.parameter_uses.jacobians import Role, Use
 from torchtheory.kernels.tangent.parameter_uses.rules import ALIASES, CUTS, RULES, Found
-from torchtheory.tracing.network import Network, Operation, Size, Value, leaves, mapped
+from torchtheory.tracing.network import Network, Operation, Value, leaves, mapped
 
 
 class ShapesDiffer(Exception):
@@ -38,7 +39,7 @@ class ParameterUses:
     def __init__(self, network: Network, followed: Collection[str]) -> None:
         self.network = network
         self.uses: list[Use] = []
-        self.shapes: list[tuple[Size, ...]] = []
+        self.shapes: list[torch.Size] = []
         self.unknown: set[str] = set()
         self._roles = {
             value: Role(name) for name, value in network.parameters.items() if name in followed
@@ -76,7 +77,7 @@ class ParameterUses:
             )
             self._places[op.number] = len(self.uses), places, found
             self.uses.append(found.use)
-            self.shapes.append(op.outputs[0].shape)
+            self.shapes.append(torch.Size(op.outputs[0].shape))  # type: ignore[arg-type]
         elif op.name not in CUTS and op.outputs:
             self.unknown.update(self._roles[value].name for value in touched)
 
