@@ -85,7 +85,7 @@ def test_tokens_that_collapse_are_a_defect_of_what_labels_tokens() -> None:
         deep = net(lambda: Tagger(10, False, 1.0), seed)
         (said,) = made(deep, (x, x.flip(1)), seed).assessments
         assert said.state is State.DEFECT
-        assert "Tokens become all the same with depth: behind layers.9" in said.sentence
+        assert "Tokens become alike with depth: behind layers.9" in said.sentence
         pooled = net(lambda: Tagger(10, False, 1.0, pooled=True), seed)
         (said,) = made(pooled, (x, x[:, 0]), seed).assessments
         assert said.state is State.LOOK

@@ -163,3 +163,29 @@ def test_the_range_covers_the_error_of_the_law() -> None:
         found = value(calibration(Scaled(1.0), (x, right.long())), "calibration-error")
         hits += found.low <= truth <= found.high
     assert hits >= 35
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_estimate_of_nothing_is_not_fine_where_sure_and_right_differ(seed: int) -> None:
+    """Sixty answers that are 0.066 off on average: the range, not its 0, is what is said."""
+    x, _ = drawn(60, seed)
+    sure = x.softmax(1).max(1).values
+    right = torch.zeros(60, dtype=torch.bool)
+    right[torch.randperm(60, generator=torch.Generator().manual_seed(seed))] = torch.arange(
+        60
+    ) < round(60 * (float(sure.mean()) - 0.066))
+    y = torch.where(right, x.argmax(1), x.argmin(1))
+    record = calibration(Scaled(1.0), (x, y))
+    gap, error = value(record, "mean-confidence-gap"), value(record, "calibration-error")
+    assert gap.value == pytest.approx(0.066, abs=0.01)
+    assert error.high > gap.value
+    (said,) = record.assessments
+    assert said.state is not State.FINE
+    assert "is 0" not in said.sentence
+
+
+def test_what_a_temperature_saves_is_the_number_that_decides_where_bins_do_not() -> None:
+    x, y = drawn(1500, 0)
+    record = calibration(Scaled(4.0), (x, y))
+    saved = value(record, "loss-saved-by-temperature")
+    assert 0 < saved.low < saved.value < saved.high < 1

@@ -409,3 +409,27 @@ def test_tokens_are_compared_by_what_the_last_layer_sees() -> None:
     assert report.warnings == []
     (found,) = (f for f in report.findings if f.name == "labels")
     assert any("features" in str(row[0]) for row in found.tables[0].rows)
+
+
+def test_one_copy_of_one_test_sample_is_not_fine() -> None:
+    """A single test sample that is a training sample: no test tells it from chance."""
+    x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    report = audited(Case(nn.Linear(4, 2), (x, y), (x[:1], y[:1])), "repeated-samples")
+    (said,) = report.findings[0].assessments
+    assert said.state is not State.FINE
+    apart = audited(Case(nn.Linear(4, 2), (x[1:], y[1:]), (x[:1], y[:1])), "repeated-samples")
+    (said,) = apart.findings[0].assessments
+    assert said.state is State.FINE
+
+
+@pytest.mark.parametrize(("count", "state"), [(60, State.OPEN), (3000, State.FINE)])
+def test_few_samples_do_not_show_that_classes_are_as_frequent(count: int, state: State) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2 * count, 3, generator=draw)
+    y = torch.randint(2, (2 * count,), generator=draw)
+    case = Case(nn.Linear(3, 2), (x[:count], y[:count]), (x[count:], y[count:]))
+    (said,) = audited(case, "class-balance").findings[0].assessments
+    assert said.state is state
+    assert said.number is not None
+    assert said.number.low == 0 < said.number.high

@@ -245,7 +245,10 @@ def test_a_saddle_is_worth_a_look() -> None:
     (look,) = found.assessments
     assert "saddle" in look.sentence
     assert look.number is not None
-    assert look.number.low <= 1 <= look.number.high  # as far down as up
+    assert look.number.name == "fall-along-negative-curvature"
+    assert look.number.low > 0.1  # what the sentence says, and not the curvature, decides
+    (curvature,) = [q for q in found.quantities if q.name == "negative-curvature"]
+    assert curvature.low <= 1 <= curvature.high  # as far down as up
     stuck = tt.audit(net, (x, x[:, :1]), only=["training-end"], budget=None).findings[0]
     (look,) = stuck.assessments
     assert "constant prediction" in look.sentence

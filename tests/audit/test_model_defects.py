@@ -90,7 +90,7 @@ def test_fresh_networks_are_called_untrained_and_trained_ones_are_not(rule: str,
             x = x.round().clamp(-4, 4).long() + 4
     fresh = made("untrained", Problem(model, (x, y)))
     (sentence,) = said(fresh)
-    assert "none of its weights can be told from a fresh draw" in sentence
+    assert "its weights cannot be told from a fresh draw" in sentence
     assert fresh.assessments[0].area is Area.FIT
     assert fresh.assessments[0].number is not None
     assert said(made("untrained", Problem(trained(model, (x, y)), (x, y)))) == []
@@ -378,7 +378,7 @@ def test_a_gradient_that_never_arrives_is_no_good_news() -> None:
     nn.init.zeros_(model[2].weight)
     problem = Problem(model, data)
     for part in (problem, problem.restricted(200, 1, torch.Generator().manual_seed(0))):
-        assert "no gradient reaches the first layer" in said(made("gradients-by-depth", part))[0]
+        assert "gradient reaches the first layer" in said(made("gradients-by-depth", part))[0]
     few = made("gradients-by-depth", problem.restricted(10, 1, torch.Generator().manual_seed(0)))
     assert few.assessments == []
 
@@ -603,3 +603,32 @@ def test_a_table_of_positions_is_no_table_of_words() -> None:
     (table,) = record.tables
     assert [row[0] for row in table.rows] == ["words"]
     assert record.assessments == []
+
+
+def test_positions_that_begin_behind_the_padding_are_positions() -> None:
+    """As in RoBERTa: places count from the number of padding on, and padding has that row."""
+
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(10, 4, padding_idx=1)
+            self.places = nn.Embedding(100, 4, padding_idx=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            there = (x != 1).long()
+            out: Tensor = (self.words(x) + self.places(there.cumsum(1) * there + 1)).mean(1)
+            return out
+
+    x = 2 + torch.arange(48).reshape(8, 6) % 8
+    for k in range(8):
+        x[k, 3 + k % 4 :] = 1  # sentences of other lengths
+    record = made("embeddings", Problem(Padded(), (x, torch.arange(8) % 4)))
+    assert [row[0] for row in record.tables[0].rows] == ["words"]
+
+
+def test_units_whose_weights_are_computed_count() -> None:
+    layers = (nn.utils.parametrizations.weight_norm(nn.Linear(8, 32)), nn.ReLU(), nn.Linear(32, 2))
+    x = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    problem = Problem(nn.Sequential(*layers), (x, (x[:, 0] > 0).long()))
+    (said,) = made("used-units", problem).assessments
+    assert said.sentence == "Of 34 units of 2 layers, 100% have weights of their own."

@@ -161,3 +161,17 @@ def test_compare_two_checkpoints(call: Call) -> None:
     assert written == {"comparison.html", "comparison.md", "comparison.json"}
     assert "report: c" in call("compare", "before", "after", "--out", "c").out
     assert "no-such" in refused(call("compare", "before", "no-such"))
+
+
+def test_a_factory_that_was_called_here_is_not_accused_of_its_mode(call: Call) -> None:
+    """Nobody but the command could have called eval() on what the command made."""
+    write_problem()
+    with Path("zz_cli_models.py").open("a") as file:
+        file.write("def noisy():\n    return nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5))\n")
+        file.write("ready = noisy()\n")
+    name = ["audit", "--data", "data.npz", "--only", "training-mode", "--json", "--model"]
+    (made,) = call(*name, "zz_cli_models:noisy").json["findings"]
+    assert made["assessments"] == []
+    assert [q["value"] for q in made["quantities"]] == [0]
+    (found,) = call(*name, "zz_cli_models:ready").json["findings"]  # it was left like that
+    assert [a["state"] for a in found["assessments"]] == ["look here"]

@@ -175,7 +175,7 @@ def _assess_heads(record: FindingRecord, judged: Sequence[Judged], samples: Samp
         others.append(f"{one} {'looks' if one == 1 else 'look'} at one token at a time")
     said = "; ".join(others) or "no head is seen to average over its tokens or to look at one only"
     record.headline(
-        f"On average attention has {size_words(number)} of its largest entropy{part}: {said}."
+        f"Attention has {size_words(number)} of its largest entropy on average{part}: {said}."
     )
 
 

@@ -178,8 +178,7 @@ def _against_test(problem: Problem, record: FindingRecord, n: Tensor) -> None:
         )  # fmt: skip
     elif missing:
         record.defect(
-            f"None of {len(problem.test):,} test samples{part} is of class {several(missing)}, "
-            "though "
+            f"No test sample{part} is of class {several(missing)}, though "
             f"{float(n[missing].sum() / n.sum()):.1%} of the training samples are.",
             number=record.quantity(
                 "missing-class-p-value",

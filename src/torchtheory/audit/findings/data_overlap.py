@@ -129,7 +129,11 @@ def repeated_samples(problem: Problem, record: FindingRecord) -> None:
             if len(copies.test)
             else f"None of {copies.compared:,} test samples is a training sample"
         )
-        record.fine(f"{few}.", number=share, usual=at_most(0, "0, or what chance explains"))
+        # a new sample equals one of the training data about as often as one of these another
+        twins = sum(len(g) for g in groups) / len(train)
+        tail = (1 - record.confidence) / 2
+        chance = float(stats.binom.isf(tail, copies.compared, twins)) / copies.compared
+        record.fine(f"{few}.", number=share, usual=at_most(chance, "0, or what chance explains"))
 
 
 def _share(

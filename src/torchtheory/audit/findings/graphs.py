@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.engine.ranges import mean_range, quotient
 from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
 from torchtheory.core.budget import time_left
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLORS
-from torchtheory.core.quantity import Quantity
-from torchtheory.core.usual import above, at_least, at_most
+from torchtheory.core.intervals import clopper_pearson
+from torchtheory.core.usual import above, at_most
 from torchtheory.graphs.bottlenecks import bottleneck
 from torchtheory.graphs.convolutions import GCN
 from torchtheory.graphs.graph import Graph
@@ -55,6 +56,9 @@ LISTENERS, LARGEST = 16, 5000
 
 #: What is left of a sensitivity where it counts as nothing, of that of a node to itself.
 NOTHING = 1e-3
+
+#: Fewer of the nodes that hear as far as answers depend on others are a defect.
+MOST_NODES = 0.5
 
 #: Orders of the nodes that are tried, and the nodes of a graph at most: two matrices are kept.
 ORDERS, LARGEST_ORDERED = 4, 2000
@@ -327,7 +331,7 @@ def graph_reach(problem: Problem, record: FindingRecord) -> None:
     record.figure("distances", curve.plot, caption="Sensitivity by distance on the graph.")
     narrow = _narrow(record, held.graph)
     farthest = int(curve.distances[-1])
-    reach = record.quantity(
+    record.quantity(
         "graph-reach",
         "edges over which a node hears of another one at all",
         float(curve.reach),
@@ -339,7 +343,7 @@ def graph_reach(problem: Problem, record: FindingRecord) -> None:
     )
     left = float(curve.mean[curve.reach] / curve.mean[0]) if curve.mean[0] > 0 else math.nan
     if held.distance is not None and held.distance <= farthest:
-        _assess(record, held.distance, curve, reach, narrow)
+        _assess(record, held, held.distance, curve, narrow)
         return
     said = f"A node hears of others up to {curve.reach} edges away, of {farthest} that there are"
     if math.isfinite(left) and curve.reach:
@@ -413,39 +417,53 @@ def _narrow(record: FindingRecord, graph: Graph) -> str:
 
 
 def _assess(
-    record: FindingRecord,
-    distance: int,
-    curve: SensitivityByDistance,
-    reach: Quantity,
-    narrow: str,
+    record: FindingRecord, held: Held, distance: int, curve: SensitivityByDistance, narrow: str
 ) -> None:
     """Where it is known how far answers depend on others."""
-    if curve.reach < distance:
+    there = curve.apart == distance
+    asked = there.any(1)
+    hear = clopper_pearson(
+        int(((curve.norms > 0) & (curve.apart >= distance)).any(1)[asked].sum()),
+        int(asked.sum()),
+        record.confidence,
+    )
+    if len(curve.nodes) == held.graph.nodes:
+        hear = replace(hear, low=hear.estimate, high=hear.estimate, test="all nodes")
+    if hear.high < MOST_NODES:
         record.defect(
-            f"Nodes hear of others up to {curve.reach} edges away, and answers depend on nodes "
-            f"{distance} away.",
-            number=reach,
-            usual=at_least(distance),
+            f"Nodes hear of others up to {curve.reach} edges away ({len(curve.nodes)} of "
+            f"{held.graph.nodes} nodes were asked), and answers depend on nodes {distance} away.",
+            number=record.quantity(
+                "nodes-that-hear", f"share of nodes that hear of others {distance} edges away", hear
+            ),
+            usual=above(MOST_NODES),
             action="Add layers of message passing, edges between nodes that are far apart, or a "
             "node that is joined to all.",
             figure="distances",
         )
         return
-    left = float(curve.mean[distance] / curve.mean[0]) if curve.mean[0] > 0 else 0.0
-    ends = curve.norms[curve.apart == distance]
+    means = (curve.norms * there).sum(1)[asked] / there.sum(1)[asked]
+    own = curve.norms[curve.apart == 0]
+    whole = len(curve.nodes) == held.graph.nodes
+    ratio = quotient(
+        *(
+            mean_range(v, len(v), len(v) if whole else held.graph.nodes, record.confidence)
+            for v in (means, own)
+        )
+    )
     heard = record.quantity(
         "heard-at-distance",
         f"what a node hears of others {distance} edges away over what it hears of itself",
-        left,
-        # of nodes that were not asked no more is known than of those that were
-        low=left if reach.exact else float(ends.min() / curve.mean[0]) if len(ends) else 0.0,
-        high=left if reach.exact else float(ends.max() / curve.mean[0]) if len(ends) else math.inf,
-        basis=f"least and largest of the pairs looked at; {reach.basis}",
+        ratio.estimate,
+        low=ratio.low,
+        high=ratio.high,
+        basis=f"{record.confidence:.4g} {ratio.test}, {len(curve.nodes)} of {held.graph.nodes} "
+        "nodes",
     )
-    if left < NOTHING:
+    if heard.value < NOTHING:
         record.look(
-            f"Of nodes {distance} edges away, on which answers depend, a node hears {left:.2g} of "
-            f"what it hears of itself. {narrow}".strip(),
+            f"Of nodes {distance} edges away, on which answers depend, a node hears "
+            f"{size_words(heard)} of what it hears of itself. {narrow}".strip(),
             number=heard,
             usual=above(NOTHING),
             action="Widen the narrow place by edges across it, or join a node to all others.",
