@@ -38,6 +38,9 @@ FEWEST, TRIED = 40, 1024
 #: Probability of a false alarm.
 LEVEL = 0.01
 
+#: Why nothing was tried, where more time would help.
+NO_TIME = "there was no time"
+
 _kept: WeakKeyDictionary[Problem, Differential] = WeakKeyDictionary()
 
 
@@ -102,9 +105,12 @@ def differential(problem: Problem) -> Differential:
     names of the classes or units of the targets, wrong test labels, drift, augmentation and noise
     in the test data, another source.
     """
-    if problem not in _kept:
-        _kept[problem] = _diagnosed(problem)
-    return _kept[problem]
+    if problem in _kept:
+        return _kept[problem]
+    found = _diagnosed(problem)
+    if found.untried != NO_TIME:  # who asks later may have more of it
+        _kept[problem] = found
+    return found
 
 
 def _diagnosed(problem: Problem) -> Differential:
@@ -123,7 +129,7 @@ def _diagnosed(problem: Problem) -> Differential:
     most = rows_within(TRIED, problem.train.x[0].numel(), least=FEWEST) if real else TRIED
     tried = min(most, len(test), problem.affordable(len(every) / 2 + 4, share=0.3))
     if tried < FEWEST:
-        return Differential(untried="there was no time", gap=above)
+        return Differential(untried=NO_TIME, gap=above)
     order = torch.randperm(len(test), generator=source)
     samples = test.at(order[:tried])
     found = [cause for cause in [renamed(gap, order)] if cause is not None]
