@@ -8,7 +8,7 @@ said, with its possible causes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
@@ -52,16 +52,17 @@ class Differential:
         causes: that explain the gap, each alone; several where they cannot be told apart.
         partly: that account for some of it.
         source: share of samples that are nearest to their own kind, if that is not as by chance.
-        excluded: what was tried and found innocent, in words.
-        untried: why nothing was tried, or empty.
+        tried: what was looked for, in words.
+        untried: why nothing was tried, or not all, or empty.
+        gap: error on new data minus that on training data; None where it is not above 0.
     """
 
     causes: tuple[Cause, ...] = ()
     partly: tuple[Cause, ...] = ()
     source: float | None = None
-    excluded: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
     untried: str = ""
-    gap: Interval | None = field(default=None)
+    gap: Interval | None = None
 
     @property
     def explained(self) -> bool:

@@ -45,8 +45,8 @@ def causes_of_gap(problem: Problem, record: FindingRecord) -> None:
             caption="Each chosen on one half of the test data where there was a choice, and "
             "measured on the other.",
         )
-    if found.excluded:
-        record.note(f"Tried: {', '.join(found.excluded)}.")
+    if found.tried:
+        record.note(f"Tried: {', '.join(found.tried)}.")
     if found.causes:
         cause = found.causes[0]
         number = record.quantity(
