@@ -8,7 +8,7 @@ said, with its possible causes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
@@ -38,6 +38,9 @@ FEWEST, TRIED = 40, 1024
 #: Probability of a false alarm.
 LEVEL = 0.01
 
+#: Why nothing was tried, where more time would help.
+NO_TIME = "there was no time"
+
 _kept: WeakKeyDictionary[Problem, Differential] = WeakKeyDictionary()
 
 
@@ -49,16 +52,17 @@ class Differential:
         causes: that explain the gap, each alone; several where they cannot be told apart.
         partly: that account for some of it.
         source: share of samples that are nearest to their own kind, if that is not as by chance.
-        excluded: what was tried and found innocent, in words.
-        untried: why nothing was tried, or empty.
+        tried: what was looked for, in words.
+        untried: why nothing was tried, or not all, or empty.
+        gap: error on new data minus that on training data; None where it is not above 0.
     """
 
     causes: tuple[Cause, ...] = ()
     partly: tuple[Cause, ...] = ()
     source: float | None = None
-    excluded: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
     untried: str = ""
-    gap: Interval | None = field(default=None)
+    gap: Interval | None = None
 
     @property
     def explained(self) -> bool:
@@ -102,9 +106,12 @@ def differential(problem: Problem) -> Differential:
     names of the classes or units of the targets, wrong test labels, drift, augmentation and noise
     in the test data, another source.
     """
-    if problem not in _kept:
-        _kept[problem] = _diagnosed(problem)
-    return _kept[problem]
+    if problem in _kept:
+        return _kept[problem]
+    found = _diagnosed(problem)
+    if found.untried != NO_TIME:  # who asks later may have more of it
+        _kept[problem] = found
+    return found
 
 
 def _diagnosed(problem: Problem) -> Differential:
@@ -123,7 +130,7 @@ def _diagnosed(problem: Problem) -> Differential:
     most = rows_within(TRIED, problem.train.x[0].numel(), least=FEWEST) if real else TRIED
     tried = min(most, len(test), problem.affordable(len(every) / 2 + 4, share=0.3))
     if tried < FEWEST:
-        return Differential(untried="there was no time", gap=above)
+        return Differential(untried=NO_TIME, gap=above)
     order = torch.randperm(len(test), generator=source)
     samples = test.at(order[:tried])
     found = [cause for cause in [renamed(gap, order)] if cause is not None]

@@ -13,10 +13,11 @@ from torchtheory.audit.causes.cause import Cause
 from torchtheory.audit.causes.layout import layouts
 from torchtheory.audit.causes.trial import PREPARE, Gap, costs, in_words
 from torchtheory.audit.causes.undoing import Undoing
-from torchtheory.audit.findings.input_neighbors import InputNeighbors
+from torchtheory.audit.findings.input_neighbors import InputNeighbors, own_neighbors
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.naming import several
 from torchtheory.data.neighbors import nearest
+from torchtheory.data.wide_rows import rows_within
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 
@@ -43,6 +44,9 @@ NOISIER = 0.02
 
 #: Factor by which two estimates of one variance of noise may differ.
 UNLIKE = 1.5
+
+#: Samples whose roughness is looked at, at most.
+LOOKED_AT = 2000
 
 #: Share of samples turned back at random that is too much for chance.
 TURNED = 0.1
@@ -200,9 +204,7 @@ def wrong_test_labels(gap: Gap, search: InputNeighbors) -> Cause | None:
     said = classes_said(problem, test)[0][samples]
     if more >= gap.level or float((said == votes.said)[votes.against].double().mean()) < AGREES:
         return None
-    rows = search.rows["test"]
-    every = torch.arange(len(rows), device=rows.device)
-    _, index = nearest(rows, rows, NEIGHBORS, every)
+    index = own_neighbors(search.rows["test"], NEIGHBORS)
     among = of_test[index.cpu()].mode(1).values != of_test
     if float(among[samples][votes.sure].double().mean()) < OWN_SHARE * k / q:
         return None
@@ -259,17 +261,17 @@ def _extra_noise(problem: Problem) -> float | None:
     found = layouts(problem)
     if not found:
         return None
-    layout = found[0]
-    rough = []
+    layout, rough = found[0], []
+    most = rows_within(LOOKED_AT, problem.train.x[0].numel(), least=2)
     for samples in (problem.train, problem.test):
-        shaped = samples.x[:2000].reshape(-1, *layout.shape).double()
+        shaped = samples.x[:most].reshape(-1, *layout.shape).double()
         parts = [_second_difference(shaped, d).square().flatten(1).mean(1) for d in layout.places]
         rough.append(torch.stack(parts).mean(0).cpu())
     one, two = rough
     if not mean_interval(two, 0.999).low > mean_interval(one, 0.999).high:
         return None
     variance = float(two.mean() - one.mean()) / 6  # of second differences: 1 + 4 + 1
-    size, spread = (float(s.x.double().var()) for s in (problem.train, problem.test))
+    size, spread = (float(s.x[:most].double().var()) for s in (problem.train, problem.test))
     # noise adds to the variance what it adds to the roughness; another scale does not
     alike = (spread - size) / UNLIKE < variance < (spread - size) * UNLIKE
     return variance**0.5 if alike and variance > NOISIER * size else None

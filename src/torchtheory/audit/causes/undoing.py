@@ -16,9 +16,14 @@ from torch import Tensor
 
 from torchtheory.audit.causes.layout import Layout, layouts
 from torchtheory.core.naming import runs, several
+from torchtheory.core.random import as_generator
 from torchtheory.data.shift import column_shift
+from torchtheory.data.wide_rows import rows_within
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+
+#: Samples that means and scales are taken from, at most.
+ROWS = 5000
 
 #: Most columns whose order is looked for, and most channels.
 COLUMNS, CHANNELS = 200, 4
@@ -52,7 +57,8 @@ class Undoing:
 def undoings(problem: Problem) -> list[Undoing]:
     """All that are tried; the simpler of one family come first."""
     assert problem.test is not None
-    train, test = problem.train, problem.test
+    most, source = rows_within(ROWS, problem.train.x[0].numel(), least=2), as_generator(0)
+    train, test = (s.some(most, source) for s in (problem.train, problem.test))
     every = layouts(problem)
     found = list(_scales(train.x, test.x))
     if len(train.x.shape) == 2:
@@ -204,11 +210,11 @@ def _column_order(train: Tensor, test: Tensor) -> Iterator[Undoing]:
     if not 2 <= d <= COLUMNS:
         return
     levels = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
-    one, two = (x[:5000].double().cpu().quantile(levels, 0) for x in (train, test))
+    one, two = (x.double().cpu().quantile(levels, 0) for x in (train, test))
     size = one.std(0).clamp(min=1e-12)
     apart = ((two[:, :, None] - one[:, None, :]) / size).abs().mean(0)  # [test, train]
     # of columns that chance cannot tell apart, each stays where it is
-    apart -= STAYS * min(len(train), len(test), 5000) ** -0.5 * torch.eye(d)
+    apart -= STAYS * min(len(train), len(test)) ** -0.5 * torch.eye(d)
     rows, columns = optimize.linear_sum_assignment(apart.numpy())
     # where the column of training is found in the test data
     back = torch.empty(d, dtype=torch.long)

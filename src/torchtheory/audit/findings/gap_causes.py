@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from torchtheory.audit.causes.differential import differential
+from torchtheory.audit.causes.differential import NO_TIME, differential
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, one_label_per_sample, test_data
 from torchtheory.core.usual import at_most
 from torchtheory.models.problem import Problem
+
+GAP = r"R(f) > \hat R_S(f)"
 
 #: What may be meant, and is worth a look only.
 MEANT = ("drift",)
@@ -24,12 +26,16 @@ def causes_of_gap(problem: Problem, record: FindingRecord) -> None:
     """Each rival of over-fitting is undone on test samples, and the error measured."""
     found = differential(problem)
     if found.gap is None:
-        record.note("The test error is not above the training error beyond chance.")
+        reason = found.untried or "the error on new data is not larger beyond chance"
+        record.not_applicable((), GAP, reason)
         return
     record.quantity(
         "gap-to-explain", "error on new data minus that on the training data", found.gap,
         samples=problem.test,
     )  # fmt: skip
+    if found.untried == NO_TIME:
+        record.not_done((), GAP, f"{NO_TIME} to try what may have caused it")
+        return
     tried = [*found.causes, *found.partly]
     if tried:
         record.table(
@@ -39,8 +45,8 @@ def causes_of_gap(problem: Problem, record: FindingRecord) -> None:
             caption="Each chosen on one half of the test data where there was a choice, and "
             "measured on the other.",
         )
-    if found.excluded:
-        record.note(f"Tried: {', '.join(found.excluded)}.")
+    if found.tried:
+        record.note(f"Tried: {', '.join(found.tried)}.")
     if found.causes:
         cause = found.causes[0]
         number = record.quantity(

@@ -287,7 +287,7 @@ def why_worse(problem: Problem, *, overfits: bool = True) -> tuple[str, str]:
         return f" It may be that {found.possible}.", prepare
     if not overfits:
         return "", prepare
-    tried = several(found.excluded, len(found.excluded))
+    tried = several(found.tried, len(found.tried))
     return (
         f" It overfits: nothing else was found that explains it (tried: {tried}).",
         "More data, weight decay, augmentation or an earlier stop would narrow the gap.",

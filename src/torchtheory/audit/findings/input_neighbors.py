@@ -67,6 +67,15 @@ class InputNeighbors:
         return Found(order[:done].to(rows.device), distances, index)
 
 
+def own_neighbors(rows: Tensor, count: int) -> Tensor:
+    """Of each of `rows [n, p]` the numbers `[n, count]` of its nearest others, in tiles."""
+    index = []
+    for some in torch.split(torch.arange(len(rows), device=rows.device), TILE):
+        check_time()
+        index.append(nearest(rows[some], rows, count, some)[1])
+    return torch.cat(index)
+
+
 def real_inputs(problem: Problem) -> str | None:
     """Why inputs have no distances, or None."""
     if problem.several_inputs:

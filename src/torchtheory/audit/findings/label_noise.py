@@ -20,13 +20,12 @@ from torchtheory.audit.findings.data_overlap import NAMED
 from torchtheory.audit.findings.hypotheses import deterministic, one_label_per_sample
 from torchtheory.audit.findings.input_neighbors import (
     COUNT,
-    TILE,
     Found,
     InputNeighbors,
     input_neighbors,
+    own_neighbors,
     real_inputs,
 )
-from torchtheory.core.budget import check_time
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.naming import several
 from torchtheory.core.quantity import Quantity
@@ -35,7 +34,6 @@ from torchtheory.data.neighbors import (
     LabelInformation,
     comparable,
     linear_information,
-    nearest,
     neighbor_information,
 )
 from torchtheory.models.problem import Problem
@@ -160,13 +158,10 @@ def _own_information(
     Labels that are right predict each other also where inputs are not those of training.
     """
     rows = search.rows["test"][:PERMUTED]
-    index = []
-    for some in torch.split(torch.arange(len(rows), device=rows.device), TILE):
-        check_time()
-        index.append(nearest(rows[some], rows, 1, some)[1][:, 0])
+    index = own_neighbors(rows, 1)[:, 0]
     every = torch.arange(len(rows), device=rows.device)
     return neighbor_information(
-        labels[: len(rows)], torch.cat(index), labels[: len(rows)], every, record.generator
+        labels[: len(rows)], index, labels[: len(rows)], every, record.generator
     )
 
 

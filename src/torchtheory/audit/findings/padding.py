@@ -28,6 +28,9 @@ FEWEST, MOST = 20, 512
 CHANGED, MOVED = 0.01, 0.02
 
 
+SAME = r"f(x, \text{padding}) = f(x)"
+
+
 @dataclass(frozen=True, slots=True)
 class Padding:
     """A token that stands for nothing, and how often each sequence ends (or begins) with it.
@@ -85,14 +88,16 @@ def padding(problem: Problem, record: FindingRecord) -> None:
     """Padded sequences are shortened by some of their padding: the same answer is expected."""
     found = padding_of(problem.train.x)
     if found is None:
-        record.note("The sequences have no padding that could be told.")
+        reason = "the sequences have no padding that could be told"
+        record.not_applicable((), SAME, reason, samples=problem.train)
         return
     runs = found.runs.cpu()
     cut = int(runs[runs > 0].median())
     rows = (runs >= cut).nonzero().flatten()
     rows = rows[torch.randperm(len(rows), generator=record.generator)[:MOST]]
     if len(rows) < FEWEST:
-        record.note(f"Fewer than {FEWEST} sequences have padding enough to be shortened.")
+        reason = f"fewer than {FEWEST} sequences have padding enough to be shortened"
+        record.not_applicable((), SAME, reason, samples=problem.train)
         return
     samples = problem.train.at(rows)
     shorter = samples.x[:, cut:] if found.first else samples.x[:, :-cut]
@@ -100,7 +105,8 @@ def padding(problem: Problem, record: FindingRecord) -> None:
     try:
         outputs = problem.outputs(short)
     except TorchTheoryError:
-        record.note("The model takes sequences of one length, so padding could not be taken away.")
+        reason = "the model takes sequences of one length, so padding could not be taken away"
+        record.not_applicable((), SAME, reason)
         return
     changed = _changed(problem, samples, short, outputs, record.confidence)
     number = record.quantity(

@@ -16,6 +16,8 @@ from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.training.losses.risks import constant_loss, sample_losses
 
+NUMBERS = r"L(x) \le L(x + k)"
+
 #: Numbers that tokens may be shifted by: special tokens are few.
 SHIFTS = (-3, -2, -1, 1, 2, 3)
 
@@ -36,7 +38,7 @@ def token_ids(problem: Problem, record: FindingRecord) -> None:
     rows = [m.num_embeddings for m in problem.model.modules() if isinstance(m, nn.Embedding)]
     largest = max(rows, default=0)
     if largest == 0:
-        record.note("The model has no table of tokens.")
+        record.not_applicable((), NUMBERS, "the model has no table of tokens")
         return
     constant = constant_loss(problem, problem.train)
     for name, every in (("training", problem.train), ("test", problem.test)):
@@ -44,12 +46,15 @@ def token_ids(problem: Problem, record: FindingRecord) -> None:
             continue
         count = min(MOST, problem.affordable(2 * len(SHIFTS) + 1, share=0.3))
         if count < FEWEST:
-            record.note("There was no time to try other numbers of the tokens.")
+            record.not_done((), NUMBERS, "no time to try other numbers of the tokens")
             return
         samples = every.some(count, record.generator)
         if _accused(problem, record, samples, name, largest, constant):
             return
-    record.note("The network does not fit better with tokens numbered otherwise.")
+    if not record.tables:
+        record.not_applicable(
+            (), NUMBERS, "the model takes no other numbers, or samples are too few"
+        )
 
 
 def _accused(
@@ -70,6 +75,15 @@ def _accused(
                 tried[shift, padded] = float(losses.mean())
     if not tried:
         return False
+    record.table(
+        f"{name}-numbers",
+        ("added to the numbers", "padding left alone", "mean loss"),
+        [
+            (0, "", float(sample_losses(problem, choosing).double().mean())),
+            *((k, "yes" if alone else "no", loss) for (k, alone), loss in tried.items()),
+        ],
+        caption=f"The network on {len(choosing)} {name} samples with tokens numbered otherwise.",
+    )
     shift, padded = min(tried, key=tried.__getitem__)
     before = sample_losses(problem, judging).double().cpu()
     after = _losses(problem, judging, shift, largest, padded)
