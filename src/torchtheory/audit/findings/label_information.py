@@ -41,7 +41,7 @@ def labels_of_samples(problem: Problem) -> str | None:
     whole=True,
 )
 def label_information(problem: Problem, record: FindingRecord) -> None:
-    """Neighbors and a linear fit predict every label; one that they cannot, and the network neither.
+    """Neighbors and a linear fit predict every label; those that nothing predicts are named.
 
     A label is said to look shuffled only where others do not, and where the network, too, knows
     nothing of it on new data: it may see what neighbors and linear fits do not.
