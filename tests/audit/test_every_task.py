@@ -26,7 +26,8 @@ N, HALF = 500, 300
 
 #: The findings that tell about targets, and are judged here.
 TOLD = [
-    "risk", "position-errors", "label-errors", "label-balance", "class-balance", "class-overlap",
+    "label-information", "risk", "position-errors", "label-errors", "label-balance",
+    "class-balance", "class-overlap",
     "target-fits", "count-errors", "level-errors", "ranking-errors", "own-loss", "calibration",
     "token-calibration", "constant-outputs", "output-range", "features", "labels",
 ]  # fmt: skip
@@ -513,6 +514,31 @@ def test_a_label_of_another_frequency_is_named() -> None:
     rare = y.clone()
     rare[:, 2] = 0.0
     defect(audited(case, test=(x, rare)), r"Label 2 is set in 57.7% of the training and 0.0%")
+
+
+def test_a_label_that_is_shuffled_is_named() -> None:
+    case = made("multilabel")
+    assert case.y is not None
+    g = torch.Generator().manual_seed(0)
+    y = case.y.clone()
+    y[:, 1] = (torch.rand(N, generator=g) < 0.4).float()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = fitted(mlp(6, 4), case.x, y, F.binary_cross_entropy_with_logits, 60)
+    found = audited(Case(net, case.x, y, "multilabel", "", ""))
+    defect(found, "Label 1 may be shuffled")
+
+
+def test_a_sigmoid_before_a_loss_that_has_one_is_named() -> None:
+    case = made("multilabel")
+    ends = nn.Sequential(*last_layer(case), nn.Sigmoid())
+    defect(audited(Case(ends, *_rest(case))), "ends with a sigmoid, and its loss applies another")
+    fine = audited(Case(ends, *_rest(case)), loss=nn.BCELoss())
+    twin = numbers(report("multilabel"))
+    assert numbers(fine)["test-error"].value == twin["test-error"].value
+    assert numbers(fine)["calibration-error"].value == pytest.approx(
+        twin["calibration-error"].value, abs=1e-4
+    )
 
 
 def _rest(case: Case) -> tuple[Any, ...]:

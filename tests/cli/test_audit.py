@@ -36,6 +36,21 @@ def test_audit_of_a_users_model(call: Call) -> None:
     assert [f["tables"] for f in first["findings"]] == [f["tables"] for f in second["findings"]]
 
 
+def test_task_and_loss_by_name(call: Call) -> None:
+    counts = np.random.default_rng(0).poisson(2.0, size=(40, 2)).astype(np.float32)
+    write_problem(y_train=counts, x_test=np.zeros((9, 3), np.float32), y_test=counts[:9])
+    for arguments in (
+        ["--task", "count"],
+        ["--loss", "poisson"],
+        ["--loss", "torch.nn:PoissonNLLLoss"],
+    ):
+        facts = call(*MODEL, "--only", "layers", "--json", *arguments).json["facts"]
+        assert facts["task"] == "counts"
+    facts = call(*MODEL, "--only", "layers", "--json", "--loss", "absolute").json["facts"]
+    assert facts["task"] == "regression, 2 numbers"
+    assert facts["loss"] == "yours, L1Loss"
+
+
 def test_audit_of_the_example_keeps_the_limit(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchtheory.audit.example.EPOCHS", 1)
     data = call("audit", "--only", "layers", "--limit", "50", "--json").json
@@ -106,6 +121,9 @@ def test_audit_exit_code_one(call: Call) -> None:
         (["--confidence", "2"], {}, "confidence must lie strictly between 0 and 1"),
         (["--task", "clustering"], {}, "--task"),
         (["--task", "binary"], {}, "one logit per sample"),
+        (["--loss", "hinge"], {}, "no loss is named 'hinge'"),
+        (["--loss", "math:tau"], {}, "math:tau is a float, and a loss is called"),
+        (["--loss", "zz_nothing:loss"], {}, "cannot import zz_nothing"),
         (["--limit", "0"], {}, "--limit"),
         (["--seed", "99999999999999999999"], {}, "seed"),
         (["--out", "file"], {}, "cannot write to file"),

@@ -172,6 +172,21 @@ def test_gauss_newton_and_fisher_from_the_jacobian(name: str, chunk: int) -> Non
     assert torch.allclose(gauss_newton_operator(p).to_dense(), factor * fisher, atol=1e-11)
 
 
+def test_fisher_of_labels_and_counts() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(15, 4).double()
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    labels = Problem(net, (x, torch.randint(0, 2, (15, 2))), task="multilabel")
+    # the usual losses have canonical links, and are means over two outputs
+    twice = 2 * gauss_newton_operator(labels).to_dense()
+    assert torch.allclose(fisher_operator(labels).to_dense(), twice, atol=1e-12)
+    counts = Problem(net, (x, torch.randint(0, 5, (15, 2))), task="count")
+    twice = 2 * gauss_newton_operator(counts).to_dense()
+    assert torch.allclose(fisher_operator(counts).to_dense(), twice, atol=1e-12)
+    with pytest.raises(InvalidInput, match="no law of its targets is known"):
+        fisher_operator(Problem(net, (x, torch.randn(15, 2)), task="ranking")).to_dense()
+
+
 @pytest.mark.parametrize("name", ["mlp", "regression", "binary", "conv2d"])
 def test_empirical_fisher_from_gradients_one_by_one(name: str) -> None:
     p = problem(name, chunk=4)

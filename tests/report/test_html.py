@@ -388,7 +388,7 @@ def test_an_audit_begins_with_the_diagnosis() -> None:
     for state in State:
         assert str(state) in words
         assert state.replace(" ", "-") in " ".join(page.values("class"))
-    assert "26,122 parameters · regression · took 4.2 s" in words
+    assert "26,122 parameters · took 4.2 s" in words
     assert "forward" not in words, "what a finding costs is no matter of the reader's"
 
 

@@ -152,7 +152,7 @@ def test_the_first_screen_of_an_audit() -> None:
     assert "0.25 (0.2 to 0.3), from 512 of 3,088 samples" in flat(text)
     assert "usual: below 0.05" in flat(text)
     assert "→ Use a leaky activation." in text
-    assert "26,122 parameters · regression · took 4.2 s" in text
+    assert "26,122 parameters · took 4.2 s" in text
     assert "Clopper-Pearson" not in text
 
 

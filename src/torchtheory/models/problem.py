@@ -413,6 +413,11 @@ class Problem:
                 total += float(self.loss(outputs, y)) * len(y)
         return total / len(samples)
 
+    def loss_as_returned(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of outputs in the model's own order of dimensions, as in a step of training."""
+        arranged = self._plan.arranged
+        return self.loss(outputs if arranged is None else arranged(outputs), y)
+
     def objective(self, samples: Samples) -> Callable[[Parameters], Tensor]:
         r"""The mean loss as a function of the parameters, $\theta \mapsto L(\theta)$.
 

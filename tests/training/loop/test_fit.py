@@ -94,6 +94,29 @@ def test_a_loss_of_the_whole_batch() -> None:
     torch.testing.assert_close(many.outputs(x)[0], by_hand(x).detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("classes", "loss"),
+    [(3, None), (3, nn.CrossEntropyLoss()), (1, None), (1, nn.BCEWithLogitsLoss())],
+)
+def test_pixels_are_trained_in_the_models_own_order(classes: int, loss: Any) -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 2, 5, 4, generator=g)
+    y = (x[:, 0] > 0).long() + (x[:, 1] > 1).long()
+    if classes == 1:
+        y = (y > 0).float()[:, None]
+    net, by_hand = (nn.Conv2d(2, classes, 1) for _ in "ab")
+    by_hand.load_state_dict(net.state_dict())
+    fit(net, (x, y), epochs=3, batch_size=40, optimizer="sgd", learning_rate=0.5, loss=loss,
+        validation=(x[:9], y[:9]))  # fmt: skip
+    usual = F.cross_entropy if classes == 3 else F.binary_cross_entropy_with_logits
+    optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        usual(by_hand(x), y).backward()
+        optimizer.step()
+    torch.testing.assert_close(weights(net), weights(by_hand))
+
+
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_bit_for_bit_the_loop_written_by_hand(name: str) -> None:
     x, y = sample()

@@ -83,7 +83,7 @@ def _law(problem: Problem, record: FindingRecord, samples: Samples) -> None:
         record.defect(
             f"It predicts too {side}: its predictions sum to {total.value:.2g} times the counts of "
             "the test data.",
-            number=total, usual=usual, area=Area.CALIBRATION,
+            number=total, usual=str(usual), area=Area.CALIBRATION,
             action="Check the exposure and whether outputs are logarithms of rates; else multiply "
             f"the rates by {1 / total.value:.2g}.",
         )  # fmt: skip

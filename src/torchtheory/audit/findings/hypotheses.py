@@ -11,6 +11,9 @@ from torchtheory.models.problem import Problem
 from torchtheory.models.task import TASK_WORDS
 from torchtheory.tracing.chain import as_chain
 
+#: Why a finding about the errors of one task is not made for another.
+OTHER_TASK = "the errors of this task are of another kind, and stand elsewhere"
+
 #: Most targets of a sample that are looked at one by one.
 MOST_TARGETS = 64
 
@@ -19,6 +22,11 @@ def classification(problem: Problem) -> str | None:
     if problem.task in ("regression", "count", "ordinal"):
         return f"the task is {TASK_WORDS[problem.task]}, not a classification"
     return None if problem.is_classification else one_label_per_sample(problem)
+
+
+def class_or_labels(problem: Problem) -> str | None:
+    """A class, or yes-or-no labels: what logits are for."""
+    return None if problem.task == "multilabel" else classification(problem)
 
 
 def class_or_number(problem: Problem) -> str | None:
@@ -49,26 +57,26 @@ def one_label_per_sample(problem: Problem) -> str | None:
 def several_labels(problem: Problem) -> str | None:
     if problem.task == "multilabel":
         return None
-    return "this is about several yes-or-no labels per sample"
+    return OTHER_TASK
 
 
 def counts(problem: Problem) -> str | None:
-    return None if problem.task == "count" else "this is about predictions of counts"
+    return None if problem.task == "count" else OTHER_TASK
 
 
 def ordered_levels(problem: Problem) -> str | None:
-    return None if problem.task == "ordinal" else "this is about predictions of ordered levels"
+    return None if problem.task == "ordinal" else OTHER_TASK
 
 
 def ranks_items(problem: Problem) -> str | None:
-    return None if problem.task == "ranking" else "this is about scores that put items in order"
+    return None if problem.task == "ranking" else OTHER_TASK
 
 
 def several_targets(problem: Problem) -> str | None:
     """A few numbers per sample, each with a meaning of its own."""
     count = problem.train.y[0].numel()
     if problem.task not in ("regression", "count") or count == 1:
-        return "this is about several numbers to be predicted per sample"
+        return OTHER_TASK
     if count > MOST_TARGETS:
         return f"a sample has {count} targets, and this is about at most {MOST_TARGETS}"
     return None
@@ -77,7 +85,7 @@ def several_targets(problem: Problem) -> str | None:
 def only_a_loss(problem: Problem) -> str | None:
     if problem.task in ("own", "unlabeled", "combined"):
         return None
-    return "errors say more about this task than its loss does"
+    return OTHER_TASK
 
 
 def has_targets(problem: Problem) -> str | None:

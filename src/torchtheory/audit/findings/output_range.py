@@ -10,7 +10,7 @@ from torch import Tensor
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.engine.ranges import part_of
 from torchtheory.audit.engine.row_statistics import row_statistic
-from torchtheory.audit.findings.hypotheses import classification, deterministic
+from torchtheory.audit.findings.hypotheses import class_or_labels, deterministic
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.usual import above, at_most
 from torchtheory.models.losses import are_log_probabilities, are_probabilities
@@ -27,7 +27,7 @@ SAME = 1e-3
     area="fit",
     title="Are the outputs what the loss expects?",
     cost="forward",
-    needs=[classification, deterministic],
+    needs=[class_or_labels, deterministic],
     whole=True,
 )
 def output_range(problem: Problem, record: FindingRecord) -> None:
@@ -127,7 +127,7 @@ def constant_outputs(problem: Problem, record: FindingRecord) -> None:
         )
         return
     part = part_of(problem.train)
-    unit = "in probability" if problem.is_classification else "over that of the targets"
+    unit = _unit(problem)
     spread = record.quantity(
         "output-spread",
         f"largest deviation of an output, {unit}",
@@ -156,13 +156,28 @@ def _answers(problem: Problem, outputs: Tensor) -> Tensor:
     """Probabilities of classes; other outputs in units of the spread of the targets."""
     if problem.task == "multiclass" or problem.task == "labeling":
         return outputs.softmax(-1)
-    if problem.task == "binary":
+    if problem.task in ("binary", "multilabel") or _thresholds(problem):
         return outputs if problem.decision_level else outputs.sigmoid()
-    y = problem.train.y
-    scale = float(y.double().std(correction=0)) if y.numel() > 1 and y.is_floating_point() else 0.0
+    if problem.task == "count" and problem.outputs_are_logarithms:
+        outputs = outputs.exp()
+    y, known = problem.train.y, problem.task in ("regression", "count", "ordinal")
+    scale = float(y.double().std(correction=0)) if known and y.numel() > 1 else 0.0
     if not scale > 0:
         scale = float(outputs.abs().max())
     return outputs / (scale if scale > 0 else 1.0)
+
+
+def _thresholds(problem: Problem) -> bool:
+    return problem.task == "ordinal" and problem.train.y[0].numel() > 1
+
+
+def _unit(problem: Problem) -> str:
+    """What `_answers` are in."""
+    if problem.task in ("binary", "multiclass", "multilabel", "labeling") or _thresholds(problem):
+        return "in probability"
+    if problem.task in ("regression", "count", "ordinal"):
+        return "over that of the targets"
+    return "over the largest output"
 
 
 def _classes_predicted(problem: Problem, record: FindingRecord, outputs: Tensor, part: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, has_loss, only_a_loss
@@ -11,6 +12,7 @@ from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.usual import above
 from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.training.losses.risks import least_constant, sample_losses
 
 #: Training samples that the best constant output is found by, at most.
@@ -56,47 +58,63 @@ def own_loss(problem: Problem, record: FindingRecord) -> None:
             ).capitalize()
             + "."
         )
-    _against_a_constant(problem, record)
+    constant = _constant(problem)
+    _against_a_constant(problem, record, problem.train, losses["train"], constant)
     if problem.test is None:
         without_test_data(record)
-    elif "test" in found and "train" in found:
+        return
+    _against_a_constant(problem, record, problem.test, losses["test"], constant)
+    if len(found) == 2:
         _gap(record, found["train"], found["test"])
 
 
-def _against_a_constant(problem: Problem, record: FindingRecord) -> None:
-    """Whether the outputs are worth more than one for all, which descent has found."""
+def _constant(problem: Problem) -> Tensor:
+    """The output that serves the training samples best, of all that descent finds."""
     samples = problem.train.first(min(MOST, len(problem.train)))
-    if len(samples) < FEWEST:
-        return
     outputs = problem.outputs(problem.train)[: len(samples)]
-    constant = least_constant(problem, samples, [outputs.double().mean(0).to(outputs)])
+    return least_constant(problem, samples, [outputs.double().mean(0).to(outputs)])
+
+
+def _against_a_constant(
+    problem: Problem, record: FindingRecord, samples: Samples, losses: Tensor, constant: Tensor
+) -> None:
+    """Whether the outputs are worth more than one for all samples."""
+    some = samples.first(min(MOST, len(samples)))
+    if len(some) < FEWEST:
+        return
+    train = samples is problem.train
+    own = losses[: len(some)]
     with torch.no_grad():
-        own = torch.stack([problem.loss(outputs[k : k + 1], samples.y[k : k + 1]).reshape(())
-                           for k in range(len(samples))]).double()  # fmt: skip
-        other = torch.stack([problem.loss(constant[None], samples.y[k : k + 1]).reshape(())
-                             for k in range(len(samples))]).double()  # fmt: skip
-    gain = mean_interval((other - own).cpu(), record.confidence)
+        other = torch.stack(
+            [problem.loss(constant[None], some.y[k : k + 1]).reshape(()) for k in range(len(some))]
+        )
+    other = other.double().cpu()
+    gain = mean_interval(other - own, record.confidence)
+    where = "the training data" if train else "new data"
     number = record.quantity(
-        "gain-on-constant", "loss of the best constant output found, minus its own, in training",
-        gain, samples=samples,
+        f"{'train' if train else 'test'}-gain",
+        f"loss of the best constant output found, minus its own, on {where}", gain, samples=some,
     )  # fmt: skip
     compared = (
-        f"its mean loss is {float(own.mean()):.4g} on the training data, and "
-        f"{float(other.mean()):.4g} with one output for all samples"
+        f"its mean loss is {float(own.mean()):.4g} on {where}, and {float(other.mean()):.4g} with "
+        "one output for all samples"
     )
-    usual = above(0)
+    usual, area = above(0), Area.FIT if train else Area.GENERALIZATION
     if gain.high < 0:
+        action = (
+            "Check that these are the trained weights, and that the loss is that of training."
+            if train
+            else "Check that training and test data are prepared alike; else stop training earlier."
+        )
         record.defect(
             f"The network is worse than one output for all samples: {compared}.",
-            number=number, usual=usual, area=Area.FIT,
-            action="Check that these are the trained weights, and that the loss is that of "
-            "training.",
+            number=number, usual=usual, area=area, action=action,
         )  # fmt: skip
     elif gain.low > 0:
-        record.fine(f"{compared[:1].upper()}{compared[1:]}.", number=number, usual=usual,
-                    area=Area.FIT)  # fmt: skip
+        sentence = f"{compared[:1].upper()}{compared[1:]}."
+        record.fine(sentence, number=number, usual=usual, area=area)
     else:
-        record.open(number, usual, area=Area.FIT)
+        record.open(number, usual, area=area)
 
 
 def _gap(record: FindingRecord, train: Interval, test: Interval) -> None:

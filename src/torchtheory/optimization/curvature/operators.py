@@ -31,6 +31,7 @@ from torchtheory.models.losses import USUAL_LOSS
 from torchtheory.models.model import Parameters, global_randomness_kept, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
+from torchtheory.models.task import TASK_WORDS
 from torchtheory.optimization.curvature.convolution_derivatives import lean_step, takes_lean_steps
 from torchtheory.optimization.curvature.layer_products import (
     VECTORS,
@@ -173,8 +174,9 @@ def fisher_operator(
     $$
 
     with $\Lambda=\operatorname{diag}(p)-pp^\top$ for classes with probabilities
-    $p=\operatorname{softmax}(f)$, $\Lambda=p(1-p)$ for one logit, and the identity for
-    regression with unit Gaussian noise. It does not look at the targets. For the cross-entropy it
+    $p=\operatorname{softmax}(f)$, $\Lambda=p(1-p)$ for one logit or each of several labels,
+    $\Lambda=e^f$ for Poisson counts by the logarithms of their rates ($1/f$ by rates), and the
+    identity for regression with unit Gaussian noise. Other tasks have no law. It does not look at the targets. For the cross-entropy it
     is the Gauss-Newton matrix.
 
     >>> from torch import nn
@@ -269,12 +271,21 @@ def _slope(problem: Problem, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor
 def _information(problem: Problem, outputs: Tensor) -> Curvature:
     """Fisher's information of the predictions in the outputs, averaged over the samples."""
     count = len(outputs)
-    if problem.task == "regression":
+    numbers = problem.task == "ordinal" and outputs[0].numel() == 1
+    if problem.task == "regression" or numbers:
         return lambda u: u / count
-    if problem.task == "binary":
+    if problem.task in ("binary", "multilabel", "ordinal"):
         p = torch.sigmoid(outputs)
         spread = p * (1 - p) / count
         return lambda u: spread * u
+    if problem.task == "count":
+        logarithms = problem.outputs_are_logarithms
+        spread = (outputs.exp() if logarithms else 1 / outputs.clamp_min(1e-8)) / count
+        return lambda u: spread * u
+    if problem.task not in ("multiclass", "labeling"):
+        raise InvalidInput(
+            f"this is {TASK_WORDS[problem.task]}, and no law of its targets is known"
+        )
     p = F.softmax(outputs, -1)
     share = p / count
     return lambda u: share * (u - torch.linalg.vecdot(p, u).unsqueeze(-1))

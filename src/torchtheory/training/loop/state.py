@@ -247,7 +247,7 @@ class Training:
         with torch.no_grad(), evaluation_mode(self.model):
             for x, y, _ in self.data.validation.pass_through():
                 outputs = self.model(x)
-                losses.append(problem.loss(outputs, y).double() * len(x))
+                losses.append(problem.loss_as_returned(outputs, y).double() * len(x))
                 wrong = count_errors(problem.task, outputs, y)
                 if wrong is not None:
                     errors.append(wrong)

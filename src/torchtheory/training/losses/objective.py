@@ -51,7 +51,8 @@ def _on_labels(problem: Problem, usual_loss: bool, smoothing: float | Tensor) ->
         closed_fraction(smoothing, "label_smoothing")
         smoothed = smoothing > 0
     if not smoothed:
-        return problem.loss
+        # as it is where nothing is rearranged: some look at which loss it is
+        return problem.loss if problem.function.arranged is None else problem.loss_as_returned
     if not usual_loss or problem.classes is None:
         raise InvalidInput(
             "label smoothing goes with classification and its usual cross-entropy, not with "
