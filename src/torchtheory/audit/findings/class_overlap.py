@@ -11,6 +11,7 @@ from torchtheory.audit.findings.positions import ratio_interval
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
 from torchtheory.core.naming import several
+from torchtheory.core.usual import at_most
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.targets import IGNORED, position_words
@@ -159,6 +160,6 @@ def _never_found(
         f"{'Class' if len(sure) == 1 else 'Classes'} {several(sure)} "
         f"{'is' if len(sure) == 1 else 'are'} predicted at no {label} of {n:,} {name} {one}s, "
         f"though class {worst} is in {number.value:.0%} of them.",
-        number=number, usual="0", area=Area.FIT,
+        number=number, usual=at_most(0, "0"), area=Area.FIT,
         action="Weight rare classes more, or look whether their labels are right.",
     )  # fmt: skip

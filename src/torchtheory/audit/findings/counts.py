@@ -10,7 +10,7 @@ from torchtheory.audit.findings.hypotheses import counts, deterministic
 from torchtheory.audit.findings.skill import FEWEST, Scored, Words, judge_skill, per_sample
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.usual import between
+from torchtheory.core.usual import below, between
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 
@@ -83,7 +83,7 @@ def _law(problem: Problem, record: FindingRecord, samples: Samples) -> None:
         record.defect(
             f"It predicts too {side}: its predictions sum to {total.value:.2g} times the counts of "
             "the test data.",
-            number=total, usual=str(usual), area=Area.CALIBRATION,
+            number=total, usual=usual, area=Area.CALIBRATION,
             action="Check the exposure and whether outputs are logarithms of rates; else multiply "
             f"the rates by {1 / total.value:.2g}.",
         )  # fmt: skip
@@ -91,9 +91,11 @@ def _law(problem: Problem, record: FindingRecord, samples: Samples) -> None:
         record.look(
             f"Counts scatter {scatter.value:.2g} times as much around the predictions as Poisson's "
             "law says, so ranges by that law are too narrow.",
-            number=scatter, usual=f"below {SCATTER:g}", area=Area.CALIBRATION,
+            number=scatter, usual=below(SCATTER), area=Area.CALIBRATION,
             action="Use a law with a variance of its own, such as the negative binomial one.",
         )  # fmt: skip
+    elif scatter.high > SCATTER:
+        record.open(scatter, below(SCATTER), area=Area.CALIBRATION)
     else:
         record.fine(
             f"Its predictions sum to {total.value:.3g} times the counts of the test data, which "

@@ -13,7 +13,7 @@ from torchtheory.audit.findings.skill import Scored, Words, judge_skill
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
 from torchtheory.core.naming import several
-from torchtheory.core.usual import below
+from torchtheory.core.usual import at_most, below
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.training.losses.risks import sample_losses
@@ -127,16 +127,17 @@ def _each(problem: Problem, record: FindingRecord) -> None:
             bad.append(k)
     if bad:
         worst = max(bad, key=lambda k: rates[k].estimate)
+        more = wrong[:, worst].double() - missed[:, worst].double()
         number = record.quantity(
-            "worst-label", f"error of label {worst} on the {name} data", rates[worst],
-            samples=samples,
+            "worst-label", f"error of label {worst} on the {name} data, minus that of one answer",
+            mean_interval(more, record.confidence), samples=samples,
         )  # fmt: skip
         rate = float(missed[:, worst].double().mean())
         record.look(
             f"Of {_named(bad)} the network knows less than how often it occurs: of label "
             f"{worst} it errs on {rates[worst].estimate:.1%}, always giving one answer on "
             f"{rate:.1%}.",
-            number=number, usual=f"below {rate:.1%}", area=Area.FIT,
+            number=number, usual=at_most(0, "0 or less"), area=Area.FIT,
             action="Check that the columns of outputs and targets are in the same order, and that "
             "this label is right.",
         )  # fmt: skip
@@ -158,7 +159,7 @@ def _never(
     record.look(
         f"The network never sets {_named(never)} on {len(true):,} {name} samples, though "
         f"{share.estimate:.1%} of them have label {worst}.",
-        number=number, usual="0", area=Area.FIT,
+        number=number, usual=at_most(0, "0"), area=Area.FIT,
         action="Look at this output's weights and bias and at its column of the targets; else give "
         "rare labels more weight (pos_weight) or a lower threshold.",
     )  # fmt: skip
@@ -186,14 +187,14 @@ def label_balance(problem: Problem, record: FindingRecord) -> None:
         )
     rarest = int(torch.where(shares > 0, shares, torch.ones_like(shares)).argmin())
     labels = problem.train.y.reshape(n, per, -1) > 0.5
-    number = record.quantity(
+    record.quantity(
         "rarest-label", f"share of training samples with label {rarest}, the rarest that occurs",
         clopper_pearson(int(labels[:, rarest].any(1).sum()), n, record.confidence),
         samples=problem.train,
     )  # fmt: skip
     if problem.test is None or problem.train.y.ndim > 2:
         if not constant:
-            record.fine("Every label occurs, and is missing elsewhere.", number=number)
+            record.fine("Every label occurs, and is missing elsewhere.")
         return
     test = yes(problem.test.y).cpu()
     level = alarm_level(record) / per
@@ -221,11 +222,10 @@ def label_balance(problem: Problem, record: FindingRecord) -> None:
         basis=f"{record.confidence:.4g} for all {per} labels, Newcombe",
     )  # fmt: skip
     if worst[3] < level and gap >= NOTICEABLE:
-        say = record.defect if distance.low >= NOTICEABLE else record.look
-        say(
+        record.defect(
             f"Label {worst[0]} is set in {worst[1]:.1%} of the training and {worst[2]:.1%} of the "
             "test data.",
-            number=distance, usual=str(below(NOTICEABLE)),
+            number=distance, usual=below(NOTICEABLE),
             action="Draw the test data at random from the same source as the training data, and "
             "check that the columns are in the same order.",
         )  # fmt: skip

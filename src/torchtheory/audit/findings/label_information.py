@@ -10,6 +10,7 @@ from torchtheory.audit.findings.hypotheses import deterministic, several_labels
 from torchtheory.audit.findings.input_neighbors import input_neighbors, real_inputs
 from torchtheory.audit.findings.label_errors import answers, yes
 from torchtheory.core.naming import several
+from torchtheory.core.usual import above
 from torchtheory.data.neighbors import LabelInformation, linear_information, neighbor_information
 from torchtheory.models.problem import Problem
 
@@ -89,11 +90,13 @@ def label_information(problem: Problem, record: FindingRecord) -> None:
             f"{which} {several(suspects)} may be shuffled: neither neighboring samples nor a "
             "linear fit nor the network predict them better than chance, and other labels are "
             "predicted.",
-            number=number, usual=f"above {NONE}",
+            number=number, usual=above(NONE),
             action="Check that this column belongs to the same samples as the others.",
         )  # fmt: skip
     elif not silent:
-        record.fine("Every label follows from the inputs in part.", number=number)
+        record.fine(
+            "Every label follows from the inputs in part.", number=number, usual=above(NONE)
+        )
 
 
 def _network_knows(problem: Problem, label: int, level: float) -> bool:

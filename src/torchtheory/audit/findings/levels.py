@@ -10,6 +10,7 @@ from torchtheory.audit.findings.hypotheses import deterministic, ordered_levels
 from torchtheory.audit.findings.skill import Scored, Words, judge_skill
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import clopper_pearson
+from torchtheory.core.usual import at_most
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 
@@ -89,6 +90,6 @@ def _never_predicted(problem: Problem, record: FindingRecord) -> None:
     record.look(
         f"It never predicts level {names} on the training data, and {number.value:.0%} of the "
         "samples have it.",
-        number=number, usual="0", area=Area.FIT,
+        number=number, usual=at_most(0, "0"), area=Area.FIT,
         action="Look at the order of the thresholds, or weight rare levels more.",
     )  # fmt: skip

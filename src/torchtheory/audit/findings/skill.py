@@ -12,8 +12,9 @@ from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.diagnosis import Area, Assessment, State
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.quantity import Quantity
-from torchtheory.core.usual import Usual, below
+from torchtheory.core.usual import above
 from torchtheory.models.samples import Samples
+from torchtheory.report.numbers import size_words
 
 #: Fewest samples that means of their errors are trusted for.
 FEWEST = 20
@@ -81,20 +82,20 @@ def judge_skill(record: FindingRecord, scored: Mapping[str, Scored], words: Word
     """
     rows: list[tuple[object, ...]] = []
     skills: dict[str, Interval | None] = {}
-    numbers: dict[str, Quantity] = {}
+    numbers: dict[str, Quantity] = {}  # the shares saved, which decide
     for name, part in scored.items():
         where = "new data" if name == "test" else "the training data"
         interval = mean_interval(part.own, record.confidence) if len(part.own) > 1 else None
         known = name == "train" and len(part.samples) >= part.samples.population
         mean = float(part.own.double().mean())
         if known or interval is not None:
-            numbers[name] = record.quantity(
+            record.quantity(
                 f"{name}-error", f"{words.error} on {where}",
                 mean if known or interval is None else interval, samples=part.samples,
             )  # fmt: skip
         skill = skills[name] = part.skill(record.confidence)
         if skill is not None:
-            record.quantity(
+            numbers[name] = record.quantity(
                 f"{name}-skill", f"share of the constant's error that is saved on {where}",
                 skill.estimate if known else skill, samples=part.samples,
             )  # fmt: skip
@@ -120,7 +121,7 @@ def judge_skill(record: FindingRecord, scored: Mapping[str, Scored], words: Word
     if train is None:
         record.note("The targets do not vary, so nothing tells a fit from a constant.")
     elif len(scored["train"].own) >= FEWEST:
-        _fit(record, scored["train"], train, numbers["train"], words)
+        _fit(record, scored["train"], numbers["train"], words)
     if "test" not in scored:
         without_test_data(record)
         return
@@ -128,7 +129,7 @@ def judge_skill(record: FindingRecord, scored: Mapping[str, Scored], words: Word
     if test is None or len(scored["test"].own) < FEWEST:
         record.note("Too few test samples, or targets that do not vary, to judge them by.")
         return
-    _new_data(record, scored["test"], test, train, numbers["test"], words)
+    _new_data(record, scored["test"], train, numbers["test"], words)
 
 
 def without_test_data(record: FindingRecord) -> None:
@@ -151,62 +152,47 @@ def _compared(part: Scored, words: Words) -> str:
     )
 
 
-def _fit(
-    record: FindingRecord, part: Scored, skill: Interval, number: Quantity, words: Words
-) -> None:
-    usual = _usual(part, words)
-    said = _compared(part, words)
-    if skill.low <= 0:
-        say = record.defect if skill.high < LITTLE else record.look
-        say(
+def _fit(record: FindingRecord, part: Scored, saved: Quantity, words: Words) -> None:
+    usual, said = above(LITTLE), _compared(part, words)
+    if saved.low <= 0:
+        record.defect(
             f"The network has not learned its training data: {said}.",
-            number=number, usual=str(usual), area=Area.FIT, action=words.usual_action,
+            number=saved, usual=usual, area=Area.FIT, action=words.usual_action,
         )  # fmt: skip
-    elif skill.estimate < LITTLE:
+    elif saved.value < LITTLE:
         record.look(
             f"The network fits its training data in part: {said}.",
-            number=number, usual=str(usual), area=Area.FIT,
+            number=saved, usual=usual, area=Area.FIT,
             action="Train longer, or a larger network; if that does not help, the inputs may not "
             "tell more.",
         )  # fmt: skip
     else:
-        record.fine(f"On the training data {said}.", number=number, usual=str(usual), area=Area.FIT)
+        record.fine(f"On the training data {said}.", number=saved, usual=usual, area=Area.FIT)
 
 
 def _new_data(
-    record: FindingRecord,
-    part: Scored,
-    test: Interval,
-    train: Interval | None,
-    number: Quantity,
-    words: Words,
+    record: FindingRecord, part: Scored, train: Interval | None, saved: Quantity, words: Words
 ) -> None:
-    usual = _usual(part, words)
-    said = _compared(part, words)
-    if test.high < 0:
+    usual, said = above(0.0), _compared(part, words)
+    if saved.high < 0:
         record.defect(
             f"The network is worse on new data than {words.constant}: {said}.",
-            number=number, usual=str(usual),
+            number=saved, usual=usual,
             action="Check that training and test data are prepared alike.",
         )  # fmt: skip
-    elif train is not None and train.estimate - test.high > LARGE_LOSS:
+    elif train is not None and train.estimate - saved.high > LARGE_LOSS:
         record.look(
             f"It does much worse on new data than on the training data: {said} "
-            f"(share saved: {test.estimate:.2g}, in training {train.estimate:.2g}).",
-            number=number, usual="nearer to that in training",
+            f"(share saved: {size_words(saved)}, in training {train.estimate:.2g}).",
+            number=saved,
+            usual=above(
+                train.estimate - LARGE_LOSS, f"less than {LARGE_LOSS:g} below that in training"
+            ),
             action="See whether training and test data come from one source; else more data, "
             "weight decay or an earlier stop would narrow the gap.",
         )  # fmt: skip
-    elif test.low <= 0:
-        record.open(number, usual)
     else:
-        record.fine(f"On new data {said}.", number=number, usual=str(usual))
-
-
-def _usual(part: Scored, words: Words) -> Usual:
-    """Less than the constant; which of the two is smaller is decided sample by sample."""
-    limit = float(part.constant.double().mean())
-    return below(limit, f"below {words.shown(limit)}, that of {words.constant}")
+        record.fine(f"On new data {said}.", number=saved, usual=usual)
 
 
 def per_sample(values: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torchtheory.audit.findings.hypotheses import deterministic, several_targets
 from torchtheory.audit.findings.skill import FEWEST, LITTLE, Scored
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval
+from torchtheory.core.usual import above
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.target_facts import FAR, scales
@@ -88,7 +89,7 @@ def target_fits(problem: Problem, record: FindingRecord) -> None:
         record.look(
             f"Target {worst} is not learned though others are: its R² is {found.estimate:.2g} on "
             f"{where}.{why}",
-            number=number, usual=f"above {LITTLE:g}, as others", area=Area.FIT,
+            number=number, usual=above(LITTLE, f"above {LITTLE:g}, as others"), area=Area.FIT,
             action="Divide every target by its standard deviation before training, or weight "
             "their losses." if small else "Look at the targets of this column.",
         )  # fmt: skip
