@@ -146,7 +146,7 @@ def entering(net: RelationNetwork, x: Tensor, tokens: Tensor) -> list[int]:
     network, _ = record_call(net, (x[:1], tokens[:1]), {})
     inside = [op for op in network if any(path == "relation" for path, _ in op.calls)]
     (given,), _ = network.boundary(inside)
-    return [int(size) for size in given.shape[1:]]
+    return [size for size in given.shape[1:] if isinstance(size, int)]
 
 
 def parameters(net: RelationNetwork, parts: dict[str, int]) -> list[int]:
