@@ -259,8 +259,7 @@ def _gain_on_new_data(
     gain = quotient(mean_interval(before - after, record.confidence), reference)
     return record.quantity(
         "new-data-gain",
-        "what further training takes off the loss on new data, as a share of the loss of a "
-        "constant prediction",
+        "gain of further training on new data, over the loss of a constant prediction",
         max(0.0, gain.estimate), low=gain.low, high=gain.high, samples=judging,
         basis=f"{record.confidence:.4g} Student t, at the point that other samples chose",
     )  # fmt: skip
