@@ -109,10 +109,11 @@ def sums_of_networks(run: Run) -> None:
     says.equal(units.objective(x, HalfSquares(y), strength), objective, 1e-12)
     says.fails("one unit dropped", fewer.objective(x, HalfSquares(y), strength))
     deep = deep_subnetwork([3, 4, 4, 4, 2], penalty="powers")
+    # a deep ReLU network of random weights may be silent: more are drawn until three answer
     drawn = parallel_network(deep, run.randn(3, deep.size))
-    # the loudest first: a deep ReLU network of random weights may be silent
-    order = drawn.parts(x).flatten(1).norm(dim=1).argsort(descending=True)
-    three = replace(drawn, weights=drawn.weights[order])
+    while len(heard := drawn.weights[drawn.parts(x).flatten(1).any(dim=1)]) < 3:
+        drawn = drawn.append(run.randn(3, deep.size))
+    three = replace(drawn, weights=heard[:3])
     stacked = block_network(three, [3, 4, 4, 4, 2])
     with torch.no_grad():
         whole = stacked(x)
@@ -141,7 +142,9 @@ def scaling(run: Run, x: Tensor, units: ParallelNetwork, deep: ParallelNetwork) 
     decayed = parallel_network(deep_subnetwork([3, 4, 4, 4, 2], penalty="decay"), deep.weights)
 
     def departures(network: ParallelNetwork) -> Tensor:
-        """Of the scaled part and penalty from a^p times what they were."""
+        """Of the loudest part, when scaled, and of its penalty from a^p times what they were."""
+        loudest_first = network.parts(x).flatten(1).norm(dim=1).argsort(descending=True)
+        network = replace(network, weights=network.weights[loudest_first])
         found = []
         for a in (0.5, 2.0, 3.0):
             weights = network.weights.clone()

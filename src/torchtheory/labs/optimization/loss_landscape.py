@@ -242,6 +242,7 @@ def valleys(run: Run, problem: Problem, coarse: LossSlice, planes: int) -> Tenso
     says.above(
         max(len(found), *counts),
         1,
+        loose="the source says more than one, and not how many",
         where=f"grid minima, each followed downhill in its plane: {len(found)} in the one drawn, in "
         f"{planes} others {', '.join(map(str, counts))}",
     )
