@@ -27,7 +27,7 @@ Law = tuple[Tensor, Tensor, Tensor]
     full={"problems": 2000, "certified": 200, "epochs": 20},
     least={"problems": 50, "samples": 20, "certified": 25, "epochs": 10},
 )
-def pac_bayes_coverage(run: Run, problems: int = 400, samples: int = 60, certified: int = 25, epochs: int = 10) -> None:
+def pac_bayes_coverage(run: Run, problems: int = 400, samples: int = 60, certified: int = 50, epochs: int = 20) -> None:
     """A law on 400 points with noisy labels is fixed; samples are drawn from it again and again, a
     Gaussian linear classifier is fitted to each by minimizing the bound, and its true risk, which
     is a sum of normal probabilities, is compared with the bound. The prior itself is a posterior
