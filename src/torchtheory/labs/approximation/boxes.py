@@ -54,7 +54,7 @@ def length(x: Tensor) -> Tensor:
     title="ReLU boxes approximate every continuous function, and there are $(ρ/2ε)^d$ of them",
     errata=["cells-of-side-delta", "box-of-thresholds", "mean-error-on-large-cube"],
     full={"samples": 200_000, "finest": 0.05},
-    least={"samples": 100, "finest": 0.03},
+    least={"samples": 1000, "finest": 0.03},
     most={"finest": 0.45},
 )
 def box_networks(run: Run, samples: int = 4000, finest: float = 0.15) -> None:

@@ -44,7 +44,7 @@ class Curves(NamedTuple):
     covers=["X-40", "X-44", "X-48"],
     title="Cartoons: Fourier needs M⁻¹ᐟ⁴, wavelets M⁻¹ᐟ², networks M⁻¹",
     full={"resolution": 1024, "cartoons": 16, "doublings": 4},
-    least={"cartoons": 2, "resolution": 128, "doublings": 3},
+    least={"cartoons": 6, "resolution": 128, "doublings": 3},
 )
 def cartoon_functions(run: Run, resolution: int = 256, cartoons: int = 12, doublings: int = 3) -> None:
     """A cartoon is smooth but for a jump along a curve, and the jump decides how fast methods are.

@@ -75,7 +75,7 @@ class Bumps:
     covers=["X-79", "X-80"],
     title="Convolutional networks reach the continuous functionals and equivariant maps, no others",
     full={"images": 16, "finest": 128},
-    least={"images": 2, "finest": 32},
+    least={"images": 8, "finest": 32},
 )
 def convnets_on_functions(run: Run, images: int = 8, finest: int = 64) -> None:
     r"""Bumps with bounded parameters, a compact family, are discretized ever more finely.

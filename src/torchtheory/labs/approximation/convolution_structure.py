@@ -33,7 +33,8 @@ SETTINGS: tuple[tuple[int, int, int, int, str], ...] = (
     title="Convolution is a sparse matrix of few numbers that commutes with shifts",
     errata=["shifts-need-a-circle"],
     full={"size": 24, "windows": 40_000},
-    least={"size": 8, "windows": 100},
+    # shares of 7/9 and 3/4 are told apart
+    least={"size": 8, "windows": 4000},
 )
 def convolution_structure(run: Run, size: int = 12, windows: int = 4000) -> None:
     r"""Layers become matrices, networks are moved, and windows are pooled.

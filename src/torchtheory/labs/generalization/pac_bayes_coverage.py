@@ -25,9 +25,9 @@ Law = tuple[Tensor, Tensor, Tensor]
     covers=["M-57", "M-60", "M-64"],
     title="The bound fails in at most a fraction δ of the samples, unless the prior cheats",
     full={"problems": 2000, "certified": 200, "epochs": 20},
-    least={"problems": 50, "samples": 20, "certified": 2, "epochs": 1},
+    least={"problems": 50, "samples": 20, "certified": 25, "epochs": 10},
 )
-def pac_bayes_coverage(run: Run, problems: int = 400, samples: int = 60, certified: int = 25, epochs: int = 4) -> None:
+def pac_bayes_coverage(run: Run, problems: int = 400, samples: int = 60, certified: int = 50, epochs: int = 20) -> None:
     """A law on 400 points with noisy labels is fixed; samples are drawn from it again and again, a
     Gaussian linear classifier is fitted to each by minimizing the bound, and its true risk, which
     is a sum of normal probabilities, is compared with the bound. The prior itself is a posterior
