@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from scipy import stats
+from scipy import optimize, stats
 from torch import Tensor
 
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.hypotheses import deterministic, several_labels
-from torchtheory.audit.findings.skill import Scored, Words, judge_skill
+from torchtheory.audit.findings.skill import FEWEST, Scored, Words, judge_skill
 from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
 from torchtheory.core.naming import several
@@ -108,6 +108,8 @@ def _each(problem: Problem, record: FindingRecord) -> None:
     )  # fmt: skip
     if samples.y.ndim > 2:  # positions of one sample are no independent trials
         return
+    if name == "test" and _other_order(record, said, true, samples):
+        return
     level = alarm_level(record) / per
     never = [
         k for k in range(per)
@@ -141,6 +143,40 @@ def _each(problem: Problem, record: FindingRecord) -> None:
             action="Check that the columns of outputs and targets are in the same order, and that "
             "this label is right.",
         )  # fmt: skip
+
+
+def _other_order(record: FindingRecord, said: Tensor, true: Tensor, samples: Samples) -> bool:
+    """Say so if test labels follow from the answers once their columns are in another order.
+
+    One half of the samples tells the order, the other half whether it serves.
+    """
+    count, per = true.shape
+    if count < 2 * FEWEST or per < 2:
+        return False
+    one, two = torch.randperm(count, generator=record.generator).split(count // 2)[:2]
+    apart = (said[one][:, :, None] != true[one][:, None, :]).double().mean(0)
+    order = torch.as_tensor(optimize.linear_sum_assignment(apart.numpy())[1])
+    own, other = (
+        (said[two] != labels).double().mean(1) for labels in (true[two], true[two][:, order])
+    )
+    saved = mean_interval(own - other, 1 - 2 * alarm_level(record))
+    # an order that is wrong explains most errors; what chance gains leaves most of them
+    if saved.low <= 0 or float(other.mean()) > float(own.mean()) / 2:
+        return False
+    number = record.quantity(
+        "errors-by-order", "wrong test labels that another order of the columns takes off",
+        mean_interval(own - other, record.confidence), samples=samples,
+    )  # fmt: skip
+    moved = [f"output {k} answers label {int(j)}" for k, j in enumerate(order) if k != int(j)]
+    record.defect(
+        "The labels of the test data look to be in another order than the outputs: "
+        f"{several(moved, 3)}. On half of the test data the share of wrong labels is "
+        f"{float(own.mean()):.1%} as they are and {float(other.mean()):.1%} in this order, which "
+        "the other half told.",
+        number=number, usual=at_most(0, "0 or less"),
+        action="Give the columns of training and test targets the same order.",
+    )  # fmt: skip
+    return True
 
 
 def _named(labels: list[int]) -> str:

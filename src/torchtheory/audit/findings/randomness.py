@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from scipy import stats
+
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, has_loss, random_numbers
 from torchtheory.audit.findings.over_draws import mean_over_draws, over_draws
+from torchtheory.core.usual import at_most
 from torchtheory.models.problem import Problem
 from torchtheory.training.losses.risks import sample_losses
 
@@ -51,8 +54,18 @@ def noise(problem: Problem, record: FindingRecord) -> None:
         f"it is {here:.3g}."
     )
     if problem.task in ("multiclass", "binary", "labeling"):
+        spread, freedom = float(by_draw.std()), len(by_draw) - 1
+        ends = stats.chi2.ppf([(1 + s * record.confidence) / 2 for s in (1, -1)], freedom)
+        number = record.quantity(
+            "noise-spread", "standard deviation of the training loss over draws of the noise",
+            spread, low=spread * (freedom / ends[0]) ** 0.5,
+            high=spread * (freedom / ends[1]) ** 0.5, samples=samples,
+            basis=f"{record.confidence:.4g} chi-square over {len(by_draw)} draws",
+        )  # fmt: skip
         record.look(
             "The model draws random numbers also in evaluation mode, so that it answers "
             f"differently each time; its loss is {mean:.3g} on average.",
+            number=number,
+            usual=at_most(0, "0 when a classifier is used"),
             action="If that is not meant, look for F.dropout without training=self.training.",
         )
