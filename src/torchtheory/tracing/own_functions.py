@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,10 +58,8 @@ def own_functions_seen(
         before, here = vars(base)["apply"], threading.get_ident()
 
         def apply(cls: OwnFunction, *args: Any, **kwargs: Any) -> Any:
-            own = before.__get__(None, cls)
-            if kwargs or threading.get_ident() != here:
-                return own(*args, **kwargs)
-            return seen(cls, own, args)
+            own = partial(before.__get__(None, cls), **kwargs)
+            return seen(cls, own, args) if threading.get_ident() == here else own(*args)
 
         base.apply = classmethod(apply)
         try:

@@ -45,18 +45,18 @@ def jacobian_operator(
     with global_randomness_kept():
         made = Differentiable(model, x, parameters=parameters, only=only)
         made.random_gradient(x[:1])
+        recurrent = _is_recurrent(made, x[:1])
     free = {k: made.point[k] for k in made.names}
     # values, their derivatives and as much again for what is freed late
     chunk = max(1, bytes_of(memory) // (4 * max(1, made.saved_bytes)))
     parts = blocks(len(x), chunk)
-    recurrent = _is_recurrent(made, x[:1])
 
     def on(part: slice) -> Callable[[Parameters], Tensor]:
         few = x[part]
         # recurrent layers in steps, which can be differentiated twice
-        network = (
-            record_function(made.function, made.point, few, known=_whole) if recurrent else None
-        )
+        with global_randomness_kept():
+            given = (made.function, made.point, few)
+            network = record_function(*given, known=_whole) if recurrent else None
 
         def outputs(values: Parameters) -> Tensor:
             if network is not None:

@@ -150,16 +150,17 @@ def lean_step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     >>> torch.allclose(y, net(x), atol=1e-6)
     True
     """
-    if op.name == "relu" and args[0].requires_grad:
-        return _Relu.apply(args[0])  # type: ignore[no-untyped-call]
-    if op.name == "view" and not (args and args[0].is_contiguous()) and "size" in op.arguments:
-        # the order in memory is ours, and no matter of the user's
-        return Call(op, args, kwargs, 0)["input"].reshape(Call(op, args, kwargs, 0)["size"])
-    if op.name in _SPATIAL:
-        made = _convolved(_SPATIAL[op.name], Call(op, args, kwargs, 0).arguments)
-        if made is not None:
-            return made
-    return op.function(*args, **kwargs)
+    made = None
+    if op.name in ("relu", "view") or op.name in _SPATIAL:
+        given = Call(op, args, kwargs, 0).arguments
+        x = given["input"]
+        if op.name in _SPATIAL:
+            made = _convolved(_SPATIAL[op.name], given)
+        elif op.name == "relu" and x.requires_grad:
+            made = _Relu.apply(x)  # type: ignore[no-untyped-call]
+        elif op.name == "view" and "size" in given and not x.is_contiguous():
+            made = x.reshape(given["size"])  # the order in memory is no matter of the user's
+    return op.function(*args, **kwargs) if made is None else made
 
 
 def _convolved(spatial: int, given: dict[str, Any]) -> Tensor | None:

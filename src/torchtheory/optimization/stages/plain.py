@@ -249,7 +249,7 @@ class Sum(CurvedStage):
 
     def pushed(self, kept: Kept, moving: Several, move: Move) -> tuple[Tensor, Several]:
         one, two = moving
-        shape = torch.broadcast_tensors(*kept.x)[0].shape
+        shape = torch.broadcast_shapes(*(v.shape for v in kept.x))  # type: ignore[no-untyped-call]
         if one is None:
             assert two is not None
             one, two = (two if self.factor == 1.0 else two * self.factor), None
