@@ -373,28 +373,3 @@ def test_a_state_is_that_of_the_whole_range(
         getattr(record, name)("A sentence.", number=_number(low, high), usual=usual)
         (said,) = record.assessments
         assert said.state is (state if sure else State.OPEN)
-
-
-@pytest.mark.parametrize(
-    ("used", "population", "words"),
-    [
-        (0, 0, "A larger budget may decide it."),
-        (50, 50, "About 200 samples would decide it, and 50 were looked at."),
-        (50, 900, "About 200 of the 900 samples would decide it: give a larger budget."),
-    ],
-)
-def test_what_would_decide(used: int, population: int, words: str) -> None:
-    record = _record()
-    number = Quantity("a", "a", 0.05, 0.0, 0.15, "t", "", used, population)
-    record.open(number, below(0.1))
-    (said,) = record.assessments
-    assert said.action == words
-    assert said.sentence == (
-        "A is between 0 and 0.15, and usual is below 0.1: whether it is usual cannot be told."
-    )
-
-
-def test_more_samples_and_not_more_time_decide_where_all_were_seen() -> None:
-    record = _record()
-    record.open(Quantity("a", "a", 0.0, 0.0, 0.15, "t", "", 50, 50), at_most(0, "0"))
-    assert record.assessments[0].action == "More samples may decide it."

@@ -47,10 +47,10 @@ def test_an_open_question_says_its_range_and_what_would_decide_it() -> None:
     made.open(quantity(0.0, 0.05, 0.15, 50, 50), below(0.1))
     made.open(quantity(0.0, 0.1, 0.15, 50, 50), below(0.1))
     one, two, three = made.assessments
-    assert one.sentence.startswith("Share of units lies between 0 and 0.15, and usual is below 0.1")
+    assert one.sentence.startswith("Share of units is between 0 and 0.15, and usual is below 0.1")
     assert one.action == "About 200 of the 1,000 samples would decide it: give a larger budget."
     assert two.action == "About 200 samples would decide it, and 50 were looked at."
-    assert three.action == "A larger budget may decide it."
+    assert three.action == "More samples may decide it."  # all there are were looked at
 
 
 def test_limits() -> None:

@@ -131,7 +131,7 @@ def test_verdicts() -> None:
     second.look("Gradients shrink.")
     assert told.verdict == "No defect was found; worth a look: signals."
     third.complete = second.complete = False
-    assert told.verdict.startswith("Most of this audit is not done: 2 of 3 findings ran out of")
+    assert told.verdict.startswith("Most of this audit is not done: 2 of 3 findings that may apply")
     assert told.verdict.endswith("no defect was found; worth a look: signals.")
     assert audit_parts(told).state is State.LOOK
     second.assessments.clear()

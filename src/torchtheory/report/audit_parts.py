@@ -160,9 +160,8 @@ class AuditParts:
     def state(self) -> State:
         """The most serious state of an area; nothing is fine of which most is not done."""
         worst = min((r.state for r in self.rows), key=list(State).index, default=State.UNMEASURED)
-        late = sum(not f.complete for f in self.audit.findings)
-        mostly_undone = 2 * late > len(self.audit.findings)
-        return State.UNMEASURED if mostly_undone and worst in (State.OPEN, State.FINE) else worst
+        late = self.audit.mostly_undone
+        return State.UNMEASURED if late and worst in (State.OPEN, State.FINE) else worst
 
     @property
     def claims(self) -> list[Claim]:

@@ -65,6 +65,10 @@ def number_words(value: float) -> str:
     return f"{_trim(mantissa)} × 10{str(int(power)).translate(_RAISED)}"
 
 
+#: Shares below this are as good as none.
+_TINY = 1e-4
+
+
 class Range(Protocol):
     """What is known of a number: where the true value may lie."""
 
@@ -94,6 +98,8 @@ def share_words(found: Range) -> str:
     ['12.5%', 'between 3% and 9.1%', 'less than 22%', 'more than 60%', 'an unknown share', 'none']
     """
     low, high = max(0.0, found.low), min(1.0, found.high)
+    if low < high and low < _TINY:
+        low = 0.0
     if low == high:
         return "none" if low == 0 else "all" if low == 1 else _percents(low)
     if low == 0 and high == 1:
@@ -123,8 +129,10 @@ def _percents(share: float) -> str:
     """A share in two digits, and three from a tenth on.
 
     >>> [_percents(s) for s in (0.00213, 0.0456, 0.1234, 0.999, 1e-7)]
-    ['0.21%', '4.6%', '12.3%', '99.9%', '1e-05%']
+    ['0.21%', '4.6%', '12.3%', '99.9%', '0.01% or less']
     """
+    if 0 < share < _TINY:
+        return f"{100 * _TINY:g}% or less"
     return f"{100 * share:.{3 if share >= 0.1 else 2}g}%"
 
 

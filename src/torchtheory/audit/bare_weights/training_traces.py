@@ -129,6 +129,12 @@ def statistics(found: Survey, record: FindingRecord) -> None:
     if broken:
         record.defect(
             f"The running statistics of {_places(broken)} are negative, NaN or infinite.",
+            number=record.quantity(
+                "statistics-not-finite",
+                "normalizations with negative or infinite statistics, or NaN",
+                len(broken),
+            ),
+            usual=at_most(0, "0"),
             action="Go back to a checkpoint from before the loss became NaN.",
         )
     if still:

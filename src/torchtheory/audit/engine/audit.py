@@ -135,6 +135,11 @@ class Audit:
         return [f for f in self.findings if not f.complete or f.says_something]
 
     @property
+    def mostly_undone(self) -> bool:
+        """Whether more than half of the findings that may apply ran out of time."""
+        return 2 * len(self.undone) > len(self.applicable)
+
+    @property
     def diagnosis(self) -> list[Assessment]:
         """One assessment for each area a reader asks about, in the report's order."""
         said = [a for f in self.findings for a in f.assessments]

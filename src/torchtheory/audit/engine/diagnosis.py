@@ -40,6 +40,8 @@ class Diagnosed(Protocol):
     @property
     def undone(self) -> Sequence[object]: ...
     @property
+    def mostly_undone(self) -> bool: ...
+    @property
     def self_checks(self) -> Sequence[Claim]: ...
     @property
     def violated(self) -> Sequence[Claim]: ...
@@ -92,7 +94,7 @@ def verdict_sentence(audit: Diagnosed) -> str:
     head = ""
     if audit.interrupted:
         head = "The audit was interrupted. Of what it has: "
-    elif 2 * len(audit.undone) > len(audit.applicable):
+    elif audit.mostly_undone:
         had = f" ({audit.facts[PROCESSOR]})" if PROCESSOR in audit.facts else ""
         head = (
             f"Most of this audit is not done: {len(audit.undone)} of {len(audit.applicable)} "

@@ -99,10 +99,8 @@ def embeddings(problem: Problem, record: FindingRecord) -> None:
             else "",
         )
     else:
-        record.headline(
-            f"The training data uses {1 - share:.0%} {'' if whole else 'or more '}of the rows of "
-            f"the table {name}{part}."
-        )
+        least = "all" if share == 0 else f"{1 - share:.0%}{'' if whole else ' or more'}"
+        record.headline(f"The training data uses {least} of the rows of the table {name}{part}.")
     if problem.test is not None and whole:
         _rows_of_test(problem, record, used)
 

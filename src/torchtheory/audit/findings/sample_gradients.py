@@ -102,8 +102,8 @@ def _record_gradient(
         )
     known = size_words(scale) if high > 1 else "1"
     record.headline(
-        f"The gradient of the training loss has norm {size_words(norm)}{part_of(samples)}: it "
-        f"stands out of the noise of batches of {known} samples.",
+        f"The gradient of the training loss has norm {size_words(norm)}{part_of(samples)}; the "
+        f"noise of batches of {known} samples is as large.",
     )
 
 

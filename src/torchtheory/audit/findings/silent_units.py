@@ -243,8 +243,8 @@ def _assess_units(
     count = sum(int(u.silent.sum()) for u in found)
     if count:
         record.headline(
-            f"{count} of {total} hidden units pass no gradient at any of {n:,} training "
-            f"samples{part}."
+            f"{count} of {total} hidden units pass no gradient at any of {n:,}"
+            f"{f' of {samples.population:,}' if part else ''} training samples."
         )
     if dead or saturating:
         return
