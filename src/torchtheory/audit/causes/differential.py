@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from torchtheory.audit.causes.cause import Cause
+from torchtheory.audit.causes.relation import another_relation
 from torchtheory.audit.causes.rivals import (
     drift,
     noise_on_inputs,
@@ -152,6 +153,10 @@ def _diagnosed(problem: Problem) -> Differential:
             ]
             tries += ["wrong test labels", "augmentation and noise in the test inputs"]
         found += [cause for cause in later if cause is not None]
+    if real and not any(c.explains for c in found):
+        other = another_relation(gap, input_neighbors(problem))
+        found += [other] if other is not None else []
+        tries.append("another relation of labels to inputs")
     causes = _not_clearly_worse([c for c in found if c.explains])
     apart = None
     if real and not causes:

@@ -28,8 +28,8 @@ RENAMED = 0.1
 #: large a share of the votes where labels are to blame.
 NEIGHBORS, VOTES, AGREES = 10, 8, 0.8
 
-#: Fewest labels with sure votes, and part of the contradicted labels that must contradict the test
-#: samples around them as well.
+#: Fewest labels with sure votes, and part of the share of contradicted labels by which more test
+#: labels contradict the test samples around them than training labels contradict theirs.
 FEWEST_VOTES, OWN_SHARE = 20, 0.5
 
 #: Share of test samples that are nearest to their own kind, where both follow one law 1/2, from
@@ -205,8 +205,9 @@ def wrong_test_labels(gap: Gap, search: InputNeighbors) -> Cause | None:
     if more >= gap.level or float((said == votes.said)[votes.against].double().mean()) < AGREES:
         return None
     index = own_neighbors(search.rows["test"], NEIGHBORS)
-    among = of_test[index.cpu()].mode(1).values != of_test
-    if float(among[samples][votes.sure].double().mean()) < OWN_SHARE * k / q:
+    among = float((of_test[index.cpu()].mode(1).values != of_test).double().mean())
+    usual = float((own.said != y[inside.samples.cpu()]).double().mean())
+    if among - usual < OWN_SHARE * k / q:
         return None
     return gap.judged(
         "labels",
