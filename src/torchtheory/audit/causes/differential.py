@@ -17,6 +17,7 @@ from torchtheory.audit.causes.cause import Cause
 from torchtheory.audit.causes.relation import another_relation
 from torchtheory.audit.causes.rivals import (
     drift,
+    judging_order,
     noise_on_inputs,
     own_kind,
     renamed,
@@ -132,7 +133,7 @@ def _diagnosed(problem: Problem) -> Differential:
     tried = min(most, len(test), problem.affordable(len(every) / 2 + 4, share=0.3))
     if tried < FEWEST:
         return Differential(untried=NO_TIME, gap=above)
-    order = torch.randperm(len(test), generator=source)
+    order = judging_order(problem)
     samples = test.at(order[:tried])
     found = [cause for cause in [renamed(gap, order)] if cause is not None]
     tries = ["the names of the classes" if problem.is_classification else "the units of targets"]

@@ -16,6 +16,7 @@ from torchtheory.audit.causes.undoing import Undoing
 from torchtheory.audit.findings.input_neighbors import InputNeighbors, own_neighbors
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.naming import several
+from torchtheory.core.random import as_generator
 from torchtheory.data.neighbors import nearest
 from torchtheory.data.wide_rows import rows_within
 from torchtheory.models.problem import Problem
@@ -67,16 +68,24 @@ class Renaming:
     Attributes:
         names: `[k]`, what each class that the network says is called in the test data.
         before, after: costs `[m]` on the half of the samples that did not choose it.
+        wrong: share of all test samples on which the network errs with these names.
     """
 
     names: Tensor
     before: Tensor
     after: Tensor
+    wrong: float
 
     @property
     def words(self) -> str:
         moved = [f"{i} is called {int(k)}" for i, k in enumerate(self.names) if i != int(k)]
         return several(moved, 3)
+
+
+def judging_order(problem: Problem) -> Tensor:
+    """The order in which test samples choose and judge, always the same."""
+    assert problem.test is not None
+    return torch.randperm(len(problem.test), generator=as_generator(0))
 
 
 def best_renaming(problem: Problem, order: Tensor) -> Renaming | None:
@@ -93,7 +102,8 @@ def best_renaming(problem: Problem, order: Tensor) -> Renaming | None:
     if bool((found == torch.arange(classes)).all()):
         return None
     before = costs(problem, test)[two]
-    return Renaming(found, before, (found[said[two]] != y[two]).double())
+    missed = (found[said] != y).double()
+    return Renaming(found, before, missed[two], float(missed.mean()))
 
 
 def renamed(gap: Gap, order: Tensor) -> Cause | None:
