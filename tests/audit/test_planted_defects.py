@@ -19,6 +19,8 @@ from torch import Tensor, nn
 import bug_hunt
 import torchtheory as tt
 from torchtheory.audit.causes.differential import differential
+from torchtheory.audit.causes.layout import Layout
+from torchtheory.audit.causes.undoing import orientations
 from torchtheory.audit.findings.edge_directions import reversed_share, with_both_directions
 from torchtheory.audit.findings.near_samples import mates
 from torchtheory.audit.findings.over_draws import draws, mean_over_draws, mixed_outputs
@@ -158,6 +160,38 @@ def test_labels_that_their_own_neighbors_predict_are_not_called_shuffled() -> No
     (table,) = (t for f in report.findings for t in f.tables if t.name == "information")
     own = {row[0]: row[1] for row in table.rows}
     assert own["test labels by the nearest other test sample, by inputs"] > 0.8
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_columns_that_cannot_be_told_apart_are_neither_labels_nor_over_fitting(seed: int) -> None:
+    """Eight columns of one law, two of them exchanged: no map is known, the relation is another."""
+    torch.manual_seed(seed)
+    x = torch.randn(1000, 8)
+    y = (x[:, 0] + x[:, 1] > 0).long()
+    train = (x[:500], y[:500])
+    model = bug_hunt.fit(bug_hunt.mlp(8, 16, 2), train, rate=0.02, epochs=10)
+    case = Case(model, train, (x[500:, [4, 1, 2, 3, 0, 5, 6, 7]], y[500:]))
+    found = differential(problem_of(case))
+    assert [c.kind for c in found.causes] == ["relation"]
+    (said,) = accusations(audited(case, ["risk"]), "risk")
+    assert "overfits" not in said
+    assert differential(problem_of(case.tested(x[500:]))).causes == ()
+
+
+def test_what_undoes_a_change_is_named_by_it() -> None:
+    x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    done = {
+        "are mirrored left to right": x[:, :, :, [4, 3, 2, 1, 0]],
+        "are mirrored upside down": x[:, :, [4, 3, 2, 1, 0]],
+        "are rotated by 180 degrees": x[:, :, [4, 3, 2, 1, 0]][:, :, :, [4, 3, 2, 1, 0]],
+        "are transposed": x.permute(0, 1, 3, 2),
+        # counterclockwise: the last column becomes the first row
+        "are rotated by 90 degrees": x.permute(0, 1, 3, 2)[:, :, [4, 3, 2, 1, 0]],
+        "are rotated by 270 degrees": x.permute(0, 1, 3, 2)[:, :, :, [4, 3, 2, 1, 0]],
+    }
+    undo = {u.words: u.undo for u in orientations(Layout((3, 5, 5), 1, (2, 3)))}
+    for words, changed in done.items():
+        assert torch.equal(undo[words](changed), x), words
 
 
 # --------------------------------------------------------------------------------- random numbers

@@ -14,8 +14,10 @@ from weakref import WeakKeyDictionary
 import torch
 
 from torchtheory.audit.causes.cause import Cause
+from torchtheory.audit.causes.relation import another_relation
 from torchtheory.audit.causes.rivals import (
     drift,
+    judging_order,
     noise_on_inputs,
     own_kind,
     renamed,
@@ -131,7 +133,7 @@ def _diagnosed(problem: Problem) -> Differential:
     tried = min(most, len(test), problem.affordable(len(every) / 2 + 4, share=0.3))
     if tried < FEWEST:
         return Differential(untried=NO_TIME, gap=above)
-    order = torch.randperm(len(test), generator=source)
+    order = judging_order(problem)
     samples = test.at(order[:tried])
     found = [cause for cause in [renamed(gap, order)] if cause is not None]
     tries = ["the names of the classes" if problem.is_classification else "the units of targets"]
@@ -152,6 +154,10 @@ def _diagnosed(problem: Problem) -> Differential:
             ]
             tries += ["wrong test labels", "augmentation and noise in the test inputs"]
         found += [cause for cause in later if cause is not None]
+    if real and not any(c.explains for c in found):
+        other = another_relation(gap, input_neighbors(problem))
+        found += [other] if other is not None else []
+        tries.append("another relation of labels to inputs")
     causes = _not_clearly_worse([c for c in found if c.explains])
     apart = None
     if real and not causes:

@@ -16,6 +16,7 @@ from torchtheory.audit.causes.undoing import Undoing
 from torchtheory.audit.findings.input_neighbors import InputNeighbors, own_neighbors
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.naming import several
+from torchtheory.core.random import as_generator
 from torchtheory.data.neighbors import nearest
 from torchtheory.data.wide_rows import rows_within
 from torchtheory.models.problem import Problem
@@ -28,8 +29,8 @@ RENAMED = 0.1
 #: large a share of the votes where labels are to blame.
 NEIGHBORS, VOTES, AGREES = 10, 8, 0.8
 
-#: Fewest labels with sure votes, and part of the contradicted labels that must contradict the test
-#: samples around them as well.
+#: Fewest labels with sure votes, and part of the share of contradicted labels by which more test
+#: labels contradict the test samples around them than training labels contradict theirs.
 FEWEST_VOTES, OWN_SHARE = 20, 0.5
 
 #: Share of test samples that are nearest to their own kind, where both follow one law 1/2, from
@@ -67,16 +68,24 @@ class Renaming:
     Attributes:
         names: `[k]`, what each class that the network says is called in the test data.
         before, after: costs `[m]` on the half of the samples that did not choose it.
+        wrong: share of all test samples on which the network errs with these names.
     """
 
     names: Tensor
     before: Tensor
     after: Tensor
+    wrong: float
 
     @property
     def words(self) -> str:
         moved = [f"{i} is called {int(k)}" for i, k in enumerate(self.names) if i != int(k)]
         return several(moved, 3)
+
+
+def judging_order(problem: Problem) -> Tensor:
+    """The order in which test samples choose and judge, always the same."""
+    assert problem.test is not None
+    return torch.randperm(len(problem.test), generator=as_generator(0))
 
 
 def best_renaming(problem: Problem, order: Tensor) -> Renaming | None:
@@ -93,7 +102,8 @@ def best_renaming(problem: Problem, order: Tensor) -> Renaming | None:
     if bool((found == torch.arange(classes)).all()):
         return None
     before = costs(problem, test)[two]
-    return Renaming(found, before, (found[said[two]] != y[two]).double())
+    missed = (found[said] != y).double()
+    return Renaming(found, before, missed[two], float(missed.mean()))
 
 
 def renamed(gap: Gap, order: Tensor) -> Cause | None:
@@ -205,8 +215,9 @@ def wrong_test_labels(gap: Gap, search: InputNeighbors) -> Cause | None:
     if more >= gap.level or float((said == votes.said)[votes.against].double().mean()) < AGREES:
         return None
     index = own_neighbors(search.rows["test"], NEIGHBORS)
-    among = of_test[index.cpu()].mode(1).values != of_test
-    if float(among[samples][votes.sure].double().mean()) < OWN_SHARE * k / q:
+    among = float((of_test[index.cpu()].mode(1).values != of_test).double().mean())
+    usual = float((own.said != y[inside.samples.cpu()]).double().mean())
+    if among - usual < OWN_SHARE * k / q:
         return None
     return gap.judged(
         "labels",

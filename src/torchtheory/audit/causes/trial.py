@@ -75,7 +75,8 @@ class Gap:
         explains = mean_interval(after - half, 1 - self.level).high < 0
         there = instead(self.problem, float(after.mean()), float(before.mean()))
         left = mean_interval(after, 1 - self.level)
-        return Cause(kind, words, f"{how} the network {there}", action, saved, explains, left)
+        evidence = f"{how} the network {there} ({len(after):,} test samples)"
+        return Cause(kind, words, evidence, action, saved, explains, left)
 
 
 def undone(gap: Gap, every: Sequence[Undoing], samples: Samples, order: Tensor) -> list[Cause]:

@@ -14,6 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from torchtheory.audit.causes.differential import differential
+from torchtheory.audit.causes.rivals import best_renaming, judging_order
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.data_overlap import NAMED
@@ -253,9 +254,14 @@ def _renamed(problem: Problem, record: FindingRecord) -> bool:
         "errors-by-names", "errors on test labels that other names of the classes take off",
         found.saved, samples=problem.test,
     )  # fmt: skip
+    names = best_renaming(problem, judging_order(problem))
+    assert names is not None
+    assert problem.test is not None
+    own = float(problem.errors(problem.test).double().mean())
     record.defect(
-        "The test labels look renamed, and a consistent renaming of the classes explains them: "
-        f"{found.sentence}.",
+        "The test labels look renamed: a consistent renaming of the classes explains them "
+        f"({names.words}). The network errs on {own:.1%} of them as they are, and on "
+        f"{names.wrong:.1%} with these names.",
         number=number, usual=at_most(0, "0 or less"), action=found.action,
     )  # fmt: skip
     return True
