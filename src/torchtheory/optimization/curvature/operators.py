@@ -176,8 +176,8 @@ def fisher_operator(
     with $\Lambda=\operatorname{diag}(p)-pp^\top$ for classes with probabilities
     $p=\operatorname{softmax}(f)$, $\Lambda=p(1-p)$ for one logit or each of several labels,
     $\Lambda=e^f$ for Poisson counts by the logarithms of their rates ($1/f$ by rates), and the
-    identity for regression with unit Gaussian noise. Other tasks have no law. It does not look at the targets. For the cross-entropy it
-    is the Gauss-Newton matrix.
+    identity for regression with unit Gaussian noise. Other tasks have no law. It does not look at
+    the targets. For the cross-entropy it is the Gauss-Newton matrix.
 
     >>> from torch import nn
     >>> x = torch.tensor([[1.0], [2.0]])
