@@ -127,9 +127,9 @@ def is_one_hot(y: Tensor) -> bool:
 
 
 def is_cumulative(y: Tensor) -> bool:
-    """Whether each row `[n, K]` is 1 up to a level and then 0, and levels differ.
+    """Whether each row `[n, K]` is 1 up to a level and then 0, and there are more than two levels.
 
-    >>> is_cumulative(torch.tensor([[1, 1, 0], [1, 0, 0]]))
+    >>> is_cumulative(torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]]))
     True
     """
     if y.ndim != 2 or not is_zero_one(y):

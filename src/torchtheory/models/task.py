@@ -80,6 +80,7 @@ class Reading:
 def infer_task(outputs: Tensor, y: Tensor, loss: Loss | None = None) -> Task:
     """What kind of problem outputs `[n, ...]` and targets `[m, ...]` belong to; see `read_task`.
 
+    >>> import torch
     >>> infer_task(torch.zeros(4, 1), torch.tensor([0.0, 1.0, 1.0, 0.0]))
     'binary'
     >>> infer_task(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]))
@@ -101,6 +102,7 @@ def read_task(outputs: Tensor, y: Tensor, loss: Loss | None = None) -> Reading:
         y: targets, all there are.
         loss: the user's, if one was given.
 
+    >>> import torch
     >>> read_task(torch.zeros(2, 3), torch.eye(3)[:2])
     Reading(task='multiclass', because='the targets are one-hot rows', form='one-hot', kind=None)
     """
@@ -173,6 +175,7 @@ def _of_equal_shapes(outputs: Tensor, y: Tensor, loss: Loss | None, kind: Kind |
 def at_positions(outputs: Tensor, y: Tensor) -> bool:
     """Whether there is one output per position: of an image, or beside a dimension of one channel.
 
+    >>> import torch
     >>> at_positions(torch.zeros(2, 1, 5, 5), torch.zeros(2, 5, 5))
     True
     >>> at_positions(torch.zeros(2, 4), torch.zeros(2, 4))

@@ -90,7 +90,7 @@ def position_errors(problem: Problem, record: FindingRecord) -> None:
             f"{label}s",
             f"share of wrong {label}s",
             f"loss per {per}",
-            "exp(loss)",
+            *(["exp(loss)"] if problem.tokens else []),
         ),
         [
             (
@@ -99,12 +99,16 @@ def position_errors(problem: Problem, record: FindingRecord) -> None:
                 int(c.labels.sum()),
                 c.error,
                 c.mean_loss,
-                math.exp(min(700.0, c.mean_loss)),
+                *([math.exp(min(700.0, c.mean_loss))] if problem.tokens else []),
             )
             for name, c in counted.items()
         ],
-        caption=f"Every {label} counts the same, and those without a label (-100) do not. The "
-        "exponential of the loss of a language model is its perplexity.",
+        caption=f"Every {label} counts the same, and those without a label do not."
+        + (
+            " The exponential of the loss of a language model is its perplexity."
+            if problem.tokens
+            else ""
+        ),
     )
     record.headline(
         f"{one.capitalize()}s are taken as independent samples; the {label}s within one are not."
