@@ -153,7 +153,8 @@ def _other_order(record: FindingRecord, said: Tensor, true: Tensor, samples: Sam
     count, per = true.shape
     if count < 2 * FEWEST or per < 2:
         return False
-    one, two = torch.randperm(count, generator=record.generator).split(count // 2)[:2]
+    shuffled = torch.randperm(count, generator=record.generator)
+    one, two = shuffled[: count // 2], shuffled[count // 2 :]
     apart = (said[one][:, :, None] != true[one][:, None, :]).double().mean(0)
     order = torch.as_tensor(optimize.linear_sum_assignment(apart.numpy())[1])
     own, other = (
