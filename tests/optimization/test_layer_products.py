@@ -428,8 +428,20 @@ class Arithmetic(nn.Module):
         return self.last(F.pad(h[:, 1:5], (1, 1), value=0.5))
 
 
+class Forked(nn.Module):
+    """Values that two ReLUs read, and a sum of what two of them make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, g = self.a(x), self.b(x)
+        return self.c(torch.relu(h) + torch.relu(g) - torch.tanh(h) * torch.relu(0.5 - g) + g)
+
+
 @pytest.mark.parametrize("build", [
-    Arithmetic, _shared, _frozen, _frozen_in_between, lambda: _with_a_buffer("weight"),
+    Arithmetic, Forked, _shared, _frozen, _frozen_in_between, lambda: _with_a_buffer("weight"),
     lambda: _with_a_buffer("bias"),
     lambda: nn.Sequential(Twice(4, 5), nn.ReLU(), nn.Linear(5, 3)),
 ])  # fmt: skip

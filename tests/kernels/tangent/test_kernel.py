@@ -242,6 +242,22 @@ def test_a_linear_layer_is_recognized_however_it_is_written(name: str, jacobian:
         assert torch.allclose(empirical_ntk(model, x, outputs=outputs), expected, atol=1e-11)
 
 
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x, w, b: torch.add(x @ w.t(), b, alpha=0.5),
+        lambda x, w, b: torch.sub(x @ w.t(), b, alpha=3),
+        lambda x, w, b: b - x @ w.t(),
+        lambda x, w, b: torch.add(b, x @ w.t(), alpha=2),
+    ],
+)
+def test_biases_are_found_however_they_are_added(product: Any, jacobian: Any) -> None:
+    model, x = _TwoLayers(product).double(), torch.randn(5, 4, dtype=torch.float64)
+    assert not Derivatives(model, x).whole
+    expected = _contracted(*[jacobian(model, x)] * 2)["full"]
+    assert torch.allclose(empirical_ntk(model, x), expected, atol=1e-11)
+
+
 OTHER_SUMS: dict[str, Any] = {
     "elementwise": lambda x, w: torch.einsum("bi,oi->boi", x, w).sum(-1),
     "batched": lambda x, w: torch.einsum("bi,bi,oi->bo", x, x, w),

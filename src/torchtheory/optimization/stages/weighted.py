@@ -60,11 +60,9 @@ class Weighted(CurvedStage):
 
     def __init__(self, own: Own) -> None:
         self.names, self.first = own.names, own.first
-        self.shapes = {"weight": own.weight.shape}
+        self.shape = own.weight.shape
         self.filtering = self.filters(own.weight)
         self.bias = own.bias
-        if own.bias is not None:
-            self.shapes["bias"] = own.bias.shape
 
     def filters(self, weight: Tensor) -> Tensor:
         """A weight, or a direction of it, in the form that the operation works with."""
@@ -88,7 +86,7 @@ class Weighted(CurvedStage):
 
     def total(self, place: str, total: Tensor) -> Tensor:
         """A sum of derivatives in the shape of its parameter."""
-        return self.weight_of(total, self.shapes[place]) if place == "weight" else total
+        return self.weight_of(total, self.shape) if place == "weight" else total
 
 
 class Affine(Weighted):
