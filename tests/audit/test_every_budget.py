@@ -200,7 +200,7 @@ def _round(
 def test_what_decides_comes_first_and_has_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {name: [1000] for name in all_findings()}
     order = _round(monkeypatch, whole)
-    assert [name for name, _ in order[:2]] == ["risk", "training-end"]
+    assert [name for name, _ in order[:3]] == ["risk", "position-errors", "training-end"]
     assert min(planned for _, planned in order[:2]) >= 10.0
     assert len(order) == len(whole)  # nothing gains by a second round
 
