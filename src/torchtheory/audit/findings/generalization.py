@@ -407,7 +407,9 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
     )  # fmt: skip
     usual = above(0, "above 0, the error of predicting the mean")
     well = above(EXPLAINED, f"above {EXPLAINED:g}, where predicting the mean has 0")
-    said = f"R² is {train.estimate:.3g} on the training data"
+    # squared errors of several targets are added up: the largest ones decide
+    pooled = "R² of all targets together" if problem.train.y[0].numel() > 1 else "R²"
+    said = f"{pooled} is {train.estimate:.3g} on the training data"
     if train.low <= 0 and len(problem.train) >= FEWEST_RESIDUALS:
         say = record.defect if train.high < EXPLAINED else record.look
         say(
@@ -435,7 +437,7 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
         record.note("Too few test samples, or targets that do not vary: R² says nothing.")
         return
     share = record.quantity("test-explained", "R² on new data", test, samples=problem.test)
-    said = f"R² is {test.estimate:.3g} on the test data ({train.estimate:.3g} in training)"
+    said = f"{pooled} is {test.estimate:.3g} on the test data ({train.estimate:.3g} in training)"
     if test.high < 0:
         cause, action = why_worse(problem, overfits=False)
         record.defect(
@@ -446,7 +448,7 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
     elif train.estimate - test.high > 0 and train.estimate - test.estimate >= LARGE_LOSS:
         cause, action = why_worse(problem)
         record.look(
-            f"{said[:1].upper()}{said[1:]}.{cause}", number=share,
+            f"{said}.{cause}", number=share,
             usual=above(
                 train.estimate - LARGE_LOSS, f"less than {LARGE_LOSS} below that in training"
             ),
