@@ -135,24 +135,22 @@ def _diagnosed(problem: Problem) -> Differential:
         return Differential(untried=NO_TIME, gap=above)
     order = judging_order(problem)
     samples = test.at(order[:tried])
-    found = [cause for cause in [renamed(gap, order)] if cause is not None]
+    found = [cause for cause in (renamed(gap, order), drift(gap)) if cause is not None]
     tries = ["the names of the classes" if problem.is_classification else "the units of targets"]
+    tries.append("drift")
     if every:
         found += undone(gap, every, samples, torch.randperm(tried, generator=source))
         tries += ["the scale, order and orientation of the inputs"]
-    if not any(c.explains for c in found):
-        later = [drift(gap)]
-        tries.append("drift")
-        if real:
-            search = input_neighbors(problem)
-            some = problem.train.some(tried, source)
-            maps = [u for u in every if u.family == "orientation"]
-            later += [
-                wrong_test_labels(gap, search),
-                turned_at_random(gap, samples, some, maps),
-                noise_on_inputs(gap, some, source),
-            ]
-            tries += ["wrong test labels", "augmentation and noise in the test inputs"]
+    if real and not any(c.explains for c in found):
+        search = input_neighbors(problem)
+        some = problem.train.some(tried, source)
+        maps = [u for u in every if u.family == "orientation"]
+        later = (
+            wrong_test_labels(gap, search),
+            turned_at_random(gap, samples, some, maps),
+            noise_on_inputs(gap, some, source),
+        )
+        tries += ["wrong test labels", "augmentation and noise in the test inputs"]
         found += [cause for cause in later if cause is not None]
     if real and not any(c.explains for c in found):
         other = another_relation(gap, input_neighbors(problem))

@@ -86,8 +86,8 @@ def _linear(x: Tensor, goals: Tensor, new: Tensor) -> Tensor:
     """Ridge regression with one variance per column, as if each had been seen once more."""
     rows, wanted = (torch.cat([v, torch.ones_like(v[:, :1])], 1) for v in (x, new))
     gram = rows.T @ rows + torch.eye(rows.shape[1], dtype=rows.dtype)
-    found: Tensor = wanted @ torch.linalg.solve(gram, rows.T @ goals)
-    return found
+    made: Tensor = wanted @ torch.linalg.solve(gram, rows.T @ goals)
+    return made
 
 
 def _by_neighbors(x: Tensor, goals: Tensor, new: Tensor) -> Tensor:
