@@ -119,7 +119,7 @@ def test_sigmoids_see_every_measure_on_points(name: str) -> None:
 
 
 def test_discriminatory_refuses() -> None:
-    with pytest.raises(InvalidInput, match="twice"):
+    with pytest.raises(InvalidInput, match="points 0 and 1 are equal"):
         discriminatory_test("tanh", torch.ones(2, 1).double(), 5)
     with pytest.raises(InvalidInput, match="units"):
         discriminatory_test("tanh", torch.rand(6, 1).double(), 5)

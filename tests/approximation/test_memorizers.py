@@ -84,7 +84,7 @@ def test_equal_inputs_with_equal_labels_are_one_point() -> None:
 def test_memorizers_refuse() -> None:
     x = torch.tensor([[1.0, 2.0], [1.0, 2.0]]).double()
     for make in (shallow_memorizer, line_memorizer):
-        with pytest.raises(InvalidInput, match="two equal inputs have different labels"):
+        with pytest.raises(InvalidInput, match="are equal and have different labels"):
             make(x, torch.tensor([0.0, 1.0]))
         with pytest.raises(ShapeMismatch):
             make(x, torch.tensor([0.0, 1.0, 2.0]))

@@ -87,7 +87,7 @@ def made(net: nn.Module, data: Any, seed: int = 0) -> FindingRecord:
 
 def assert_fine(found: FindingRecord) -> None:
     assert found.assessments == []
-    assert found.headlines[0].startswith("No output sees the ")
+    assert "no output sees the " in found.headlines[0]
 
 
 @pytest.mark.parametrize(

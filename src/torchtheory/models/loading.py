@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from torchtheory.core.checks import as_module
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 from torchtheory.core.files import existing_file, read_json
 from torchtheory.core.foreign_code import ForeignCode, said
@@ -65,7 +66,7 @@ def load_model(name: str) -> nn.Module:
     model = call_without_arguments(factory, name)
     if not isinstance(model, nn.Module):
         raise InvalidType(f"{name}() returned a {type(model).__name__}, not an nn.Module")
-    return model.eval()  # nobody else could have done so
+    return as_module(model).eval()  # nobody else could have done so
 
 
 # Longer than the names of any network, and still a line of a table.

@@ -79,7 +79,7 @@ def gaussian_pair_mean(
 def _angle(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
     for variance in (first, second):
         if not bool((variance >= 0).all()):  # also for NaN
-            wrong = first_entry(variance, "one", ~(variance >= 0))
+            wrong = first_entry(variance, "the variances", ~(variance >= 0))
             raise InvalidInput(f"a variance is a number >= 0, and {wrong}")
     bound = (first * second).sqrt()
     excess = covariance.abs() - bound

@@ -47,8 +47,12 @@ def layer_outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     found = [(path, v) for path, v in layer_results(network) if path not in with_children]
     if not with_children and isinstance(network.output, Value):
         found = [("(model)", network.output)]
+    # embeddings with a largest norm write to their weights when they run
+    written = any(vars(m).get("max_norm") is not None for m in model.modules())
     weights = {
-        network.parameters[k]: p for k, p in model.named_parameters() if k in network.parameters
+        network.parameters[k]: p.clone() if written else p
+        for k, p in model.named_parameters()
+        if k in network.parameters
     }
     values = _evaluated(network, found, [x], weights)
     named: dict[str, Tensor] = {}

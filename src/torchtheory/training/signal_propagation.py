@@ -167,6 +167,8 @@ def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
     function = PureFunction(model).in_precision(torch.float64)
     inputs = x.detach().double()
     network = record(function, inputs[:4])
+    if isinstance(network.output, Value) and network.output.dtype.is_complex:
+        raise UnsupportedModel("limits are those of real outputs, and these are complex")
     refuse_shared_weights(network)
     places = largest_places(network)
     if places > LARGEST:
@@ -200,9 +202,12 @@ class _Layers:
         self.seen: list[tuple[Tensor, Tensor]] = []
         with torch.enable_grad():
             output = output_field(interpret(network, self.rules, [Raw(x)], len(x)))
-            lengths = [n * variance(p.tangent).sum() for n, p in output.parts]
+            if not self.seen:
+                raise UnsupportedModel(f"{network.title} has no layer with a weight matrix")
+            length = torch.stack([n * variance(p.tangent).sum() for n, p in output.parts]).sum()
+            _refuse_cut_off(length)
             gradients = torch.autograd.grad(
-                torch.stack(lengths).sum(), [e for _, e in self.seen], materialize_grads=True
+                length, [e for _, e in self.seen], materialize_grads=True
             )
         rows = [
             torch.stack([variance(k).mean() * len(x), g, _cosines(k)])
@@ -232,6 +237,14 @@ class _Layers:
         correlation = self.sums[:, 2].to(x) / self.pairs if self.pairs else None
         return Signal(
             forward.to(x), backward.to(x), tuple(self.names), tuple(self.entries), correlation
+        )
+
+
+def _refuse_cut_off(outputs: Tensor) -> None:
+    if not outputs.requires_grad:
+        raise UnsupportedModel(
+            "the model detaches its outputs (torch.no_grad or .detach() in forward), so nothing is "
+            "sent back through it"
         )
 
 
@@ -276,8 +289,12 @@ def measure_signal(model: nn.Module, x: Tensor, *, generator: RandomSource = Non
         free = as_leaves({k: network.tensors[v] for k, v in network.parameters.items()})
         given = {network.parameters[k]: p for k, p in free.items()}
         outputs = run(function, network, x, step, given)
+        if not outputs.is_floating_point():
+            kind = str(outputs.dtype).removeprefix("torch.")
+            raise UnsupportedModel(f"gradients are those of real outputs, and these are {kind}")
         if not found:
             raise UnsupportedModel(f"{type(model).__name__} has no layer with a weight matrix")
+        _refuse_cut_off(outputs)
         generator = as_generator(generator)
         start = torch.randn(
             outputs.shape, generator=generator, dtype=outputs.dtype, device=generator.device

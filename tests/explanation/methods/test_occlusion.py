@@ -130,7 +130,9 @@ def test_refusals() -> None:
     with pytest.raises(InvalidType, match="numbered by whole numbers"):
         occlusion(net, x, features=torch.randn(4))
     images = torch.randn(1, 2, 5, 7)
-    with pytest.raises(InvalidInput, match="longer than the patch would leave pixels out"):
+    with pytest.raises(
+        InvalidInput, match="longer than the patch of 2 x 2 and would leave pixels out"
+    ):
         occlusion(image_network(), images, patch=2, stride=3)
     with pytest.raises(
         InvalidInput, match="the height of a patch must be a whole number from 1 to 5"

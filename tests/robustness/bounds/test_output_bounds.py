@@ -295,7 +295,7 @@ def test_a_box_of_valid_inputs_tightens() -> None:
         y = net(points_in_ball(x, 1.0, norm, 2000).clamp(0, 1)).detach()
         assert (y >= inside.lower).all()
         assert (y <= inside.upper).all()
-    with pytest.raises(InvalidInput, match="outside of the box"):
+    with pytest.raises(InvalidInput, match="lie in the box of valid inputs"):
         output_bounds(net, x + 2, 1.0, box=(0.0, 1.0))
 
 

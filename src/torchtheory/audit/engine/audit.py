@@ -459,7 +459,12 @@ def _shared_out(
         return max(0.0, share * seconds - (time.perf_counter() - start))
 
     # what the model does on the data comes before everything else, its errors first
-    first = sorted(chosen, key=lambda f: (f.name not in DECIDERS, not f.whole, COSTS.index(f.cost)))
+    def turn(found: Finding) -> tuple[int, bool, int]:
+        decides = found.name in DECIDERS
+        place = DECIDERS.index(found.name) if decides else len(DECIDERS)
+        return place, not found.whole, COSTS.index(found.cost)
+
+    first = sorted(chosen, key=turn)
     used: dict[str, float] = {}
     for k, found in enumerate(progress.track(first, "findings")):
         share = WEIGHTS[found.cost] / sum(WEIGHTS[f.cost] for f in first[k:])

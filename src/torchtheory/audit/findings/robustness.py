@@ -17,8 +17,8 @@ from torchtheory.audit.findings.hypotheses import (
     floating_inputs,
     has_parameters,
 )
-from torchtheory.core.budget import time_left, within
-from torchtheory.core.errors import TorchTheoryError, UnsupportedModel
+from torchtheory.core.budget import check_time, time_left, within
+from torchtheory.core.errors import OutOfTime, TorchTheoryError, UnsupportedModel
 from torchtheory.core.figure import label_text
 from torchtheory.core.intervals import median_interval
 from torchtheory.core.mapping import jacobian
@@ -215,7 +215,8 @@ def _semidefinite(problem: Problem) -> float:
         shape = problem.train.x.shape[1:]
         with within(min(10.0, 0.3 * time_left())):
             return float(semidefinite_lipschitz(problem.model, shape, largest=PROGRAMMED))
-    except TorchTheoryError:
+    except (OutOfTime, TorchTheoryError):
+        check_time()  # its own time may be over, and that of the finding not
         return math.inf
 
 

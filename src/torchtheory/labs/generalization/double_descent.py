@@ -62,7 +62,7 @@ def double_descent(run: Run, samples: int = 40, trials: int = 40, largest: int =
 
     Try:
         samples=80: the peak moves with the samples, to 80 features.
-        trials=10: fewer sets, and a rougher curve; its peak stays where it is.
+        trials=20: fewer sets, and a rougher curve; its peak stays where it is.
         largest=3200: the right end falls further below the bottom of the U.
 
     Exercise:

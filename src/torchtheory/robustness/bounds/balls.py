@@ -66,7 +66,7 @@ class Ball:
             if bool(outside.any()):
                 raise InvalidInput(
                     "inputs must lie in the box of valid inputs, and "
-                    + first_entry(center, "one", outside)
+                    + first_entry(center, "the inputs", outside)
                 )
             lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
         self.entries = Box(lower, upper)

@@ -69,7 +69,7 @@ def labeled_pair(data: Data) -> tuple[Tensor, Tensor]:
     if y.is_floating_point():
         if not bool((y == y.round()).all()):
             raise InvalidInput(
-                f"labels must be class numbers, and {first_entry(y, 'one', y != y.round())}"
+                f"labels must be class numbers, and {first_entry(y, 'the labels', y != y.round())}"
             )
         y = y.long()
     if y.ndim > 1:
