@@ -8,7 +8,10 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.quantity import Quantity
 
 #: A question that takes so many times the samples there are will not be decided by more of them.
-_HOPELESS = 1e4
+_HOPELESS = 1e2
+
+#: Fewest samples whose range says how it shrinks with more of them.
+_FEWEST = 10
 
 
 class Usual(str):
@@ -54,8 +57,8 @@ class Usual(str):
         r"""About how many samples would put the whole range on one side of the nearest limit.
 
         Ranges shrink like $n^{-1/2}$, so $n(w/d)^2$ of them do, where $w$ is how far the range
-        reaches towards the limit and $d$ how far the value is from it. None where no samples made
-        the number, or no number of them that could be had would do.
+        reaches towards the limit and $d$ how far the value is from it. None where hardly any
+        samples made the number, or no number of them that could be had would do.
 
         >>> number = Quantity("a", "a", 0.05, 0.0, 0.15, "t", used=50, population=90)
         >>> Usual("below 0.1", high=0.1).samples_to_decide(number)
@@ -63,7 +66,7 @@ class Usual(str):
         """
         distance = min(abs(number.value - self.low), abs(number.value - self.high))
         reach = max(number.high - number.value, number.value - number.low)
-        if not number.used or not 0 < reach < math.inf or not distance > 0:
+        if number.used < _FEWEST or not 0 < reach < math.inf or not distance > 0:
             return None
         factor = (reach / distance) ** 2
         return math.ceil(number.used * factor * (1 - 1e-9)) if factor < _HOPELESS else None

@@ -53,7 +53,8 @@ def another_relation(gap: Gap, search: InputNeighbors) -> Cause | None:
     half = (float(costs(problem, test).mean()) - gap.train) / 2
     return Cause(
         "relation",
-        "labels follow from inputs otherwise in the test data than in the training data",
+        "test samples tell of each other what training samples do not: labels follow from inputs "
+        "otherwise in the test data, or its samples come from another source",
         f"a simple rule learned from test samples {in_words(problem, float(own.mean()))} of the "
         f"others, and learned from as many training samples it "
         f"{in_words(problem, float(across.mean()))}",

@@ -135,6 +135,10 @@ def _judgment(audit: Diagnosed) -> str:
     return "Nothing was measured."
 
 
+#: Words of reasons that are about something else than what keeps an area from being judged.
+ELSEWHERE = ("prior", "at every token or pixel", "of another kind", "inputs that follow")
+
+
 def why_silent(findings: Sequence[Found], area: Area) -> str:
     """Why no finding judges an area, in a sentence."""
     here = [f for f in findings if f.area is area]
@@ -143,8 +147,8 @@ def why_silent(findings: Sequence[Found], area: Area) -> str:
     if any(f.quantities for f in here):
         return "There are numbers about this, but none that is right or wrong by itself."
     reasons = [c.reason for f in here for c in f.claims if c.verdict is Verdict.NOT_APPLICABLE]
-    # that a prior was not given is no reason why nothing else is known
-    reasons.sort(key=lambda reason: "prior" in reason)
+    # that a prior was not given, or that this is another task, is no reason why nothing is known
+    reasons.sort(key=lambda reason: any(words in reason for words in ELSEWHERE))
     if reasons:
         return reasons[0][:1].upper() + reasons[0][1:] + ("" if reasons[0].endswith(".") else ".")
     return "Nothing was measured about this."

@@ -46,6 +46,9 @@ SMALL, LARGE = 0.05, 0.1
 #: Times that samples of a model with noise are given draws of their own.
 MIXES = 8
 
+#: Causes that are something done to the test inputs.
+INPUTS = ("scale", "order", "orientation")
+
 STATEMENT = r"P(\hat y = y \mid \hat p) = \hat p"
 
 
@@ -104,6 +107,10 @@ def calibration(problem: Problem, record: FindingRecord) -> None:
     )
     found = differential(problem)
     cause = Rival(found.words, found.causes[0].action) if found.explained else None
+    changed = [c for c in found.partly if c.kind in INPUTS]
+    if cause is None and changed:  # how sure it is changes with its inputs, right or wrong
+        said = changed[0].sentence
+        cause = Rival(said[:1].upper() + said[1:], changed[0].action)
     judge_calibration(
         record, confidence, right, error, gap, tested, repaired,
         f"on {len(samples):,} test samples", cause,
@@ -180,7 +187,8 @@ class Repair:
 
     @property
     def helps(self) -> bool:
-        return self.loss_after < self.loss_before
+        """Whether the loss falls by it; an infinite one says the same of all samples."""
+        return math.isfinite(self.temperature.value) and self.loss_after < self.loss_before
 
     @property
     def clearly(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from torchtheory.audit.causes.differential import differential
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.hypotheses import one_label_per_sample
@@ -259,16 +260,19 @@ def _targets(problem: Problem, record: FindingRecord) -> None:
     if found.pvalue < level and found.statistic >= NOTICEABLE:
         sure = number.low >= NOTICEABLE
         say = record.defect if sure else record.look
+        units = next((c for c in differential(problem).causes if c.kind == "units"), None)
         say(
             f"The targets of the test data follow another law: their median is "
             f"{float(torch.as_tensor(test).median()):.3g}, that of the training data "
-            f"{float(torch.as_tensor(train).median()):.3g}.",
+            f"{float(torch.as_tensor(train).median()):.3g}."
+            + ("" if units is None else f" {units.sentence[:1].upper()}{units.sentence[1:]}."),
             number=number if sure else record.quantity(
                 "target-p-value", "probability of targets that differ so much by chance alone",
                 float(found.pvalue),
             ),
             usual=below(NOTICEABLE) if sure else above(level),
-            action="Draw the test data at random from the same source as the training data.",
+            action="Draw the test data at random from the same source as the training data."
+            if units is None else units.action,
         )  # fmt: skip
     else:
         record.fine(

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.calibration import class_logits, probabilities
 from torchtheory.audit.findings.hypotheses import classification, deterministic, test_data
+from torchtheory.audit.findings.over_draws import mixed_outputs
 from torchtheory.core.intervals import Interval, largest_mean_interval, mean_interval
 from torchtheory.core.usual import below
 from torchtheory.generalization.learning.calibration import fit_temperature
@@ -38,7 +39,7 @@ def class_weights(problem: Problem, record: FindingRecord) -> None:
     """Mean probabilities against the shares of the classes, and what moved logits would save."""
     assert problem.test is not None
     train, test = problem.train, problem.test
-    logits, labels = class_logits(problem, problem.outputs(train), train.y)
+    logits, labels = class_logits(problem, mixed_outputs(problem, train), train.y)
     chances = logits.softmax(1)
     classes = chances.shape[1]
     gaps = (chances - F.one_hot(labels, classes)).double().cpu()
@@ -79,7 +80,7 @@ def class_weights(problem: Problem, record: FindingRecord) -> None:
 def _saved(problem: Problem) -> tuple[float, Interval, list[float]] | None:
     """What moved logits save of the loss beyond a temperature, fitted on half of the test data."""
     assert problem.test is not None
-    logits, labels = class_logits(problem, problem.outputs(problem.test), problem.test.y)
+    logits, labels = class_logits(problem, mixed_outputs(problem, problem.test), problem.test.y)
     logits, labels = logits.cpu(), labels.cpu()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     one, two = order[: len(order) // 2], order[len(order) // 2 :]

@@ -50,7 +50,7 @@ def causes_of_gap(problem: Problem, record: FindingRecord) -> None:
     if found.causes:
         cause = found.causes[0]
         number = record.quantity(
-            "saved-by-cause", f"error that is gone when undone: {cause.words}", cause.saved,
+            "saved-by-cause", "error on new data that is gone without its cause", cause.saved,
             samples=problem.test,
         )  # fmt: skip
         say = record.look if cause.kind in MEANT else record.defect
@@ -58,8 +58,8 @@ def causes_of_gap(problem: Problem, record: FindingRecord) -> None:
     if found.partly:
         part = found.partly[0]
         number = record.quantity(
-            "saved-in-part", f"error that is gone when undone: {part.words}", part.saved,
-            samples=problem.test,
+            "saved-in-part", "error on new data that is gone without a part of its causes",
+            part.saved, samples=problem.test,
         )  # fmt: skip
         either = ", or ".join(cause.sentence for cause in found.partly)
         record.look(

@@ -352,11 +352,12 @@ def _noise(problem: Problem, record: FindingRecord, search: InputNeighbors, word
         tested = _votes(problem, problem.test, search.of("test", PERMUTED))
     votes = _votes(problem, problem.train, search.of("train", len(problem.train)))
     bad, q = votes.contradicted, len(votes.samples)
+    asked = problem.train.at(votes.samples)  # those whose neighbors there was time for
     learned = int(votes.learned.sum())
-    share = _noise_share(record, problem, votes, tested)
+    share = _noise_share(record, problem, asked, votes, tested)
     seen = record.quantity(
         "contradicted-labels", "share of training labels that contradict the samples around them",
-        clopper_pearson(int(bad.sum()), q, record.confidence), samples=problem.train,
+        clopper_pearson(int(bad.sum()), q, record.confidence), samples=asked,
     )  # fmt: skip
     names = _table(problem, record, votes, words)
     found = clopper_pearson(int(bad.sum()), q, 1 - 2 * alarm_level(record))
@@ -389,7 +390,7 @@ def _noise(problem: Problem, record: FindingRecord, search: InputNeighbors, word
 
 
 def _noise_share(
-    record: FindingRecord, problem: Problem, votes: Votes, tested: Votes | None
+    record: FindingRecord, problem: Problem, asked: Samples, votes: Votes, tested: Votes | None
 ) -> Quantity:
     r"""Estimated share of wrong training labels.
 
@@ -403,7 +404,7 @@ def _noise_share(
     sure = clopper_pearson(int(votes.contradicted.sum()), q, record.confidence)
     if tested is None:
         return record.quantity(
-            name, label, sure.estimate, low=sure.low, high=miss.high, samples=problem.train,
+            name, label, sure.estimate, low=sure.low, high=miss.high, samples=asked,
             basis=f"{record.confidence:.4g} Clopper-Pearson, contradicted at least and outvoted "
             "at most",
         )  # fmt: skip
@@ -416,13 +417,13 @@ def _noise_share(
 
     if error.high >= 0.9 * (1 - 1 / classes):  # the votes are hardly better than chance
         return record.quantity(
-            name, label, sure.estimate, low=0.0, high=1.0, samples=problem.train,
+            name, label, sure.estimate, low=0.0, high=1.0, samples=asked,
             basis="neighbors do not predict the test labels, so nothing is excluded",
         )  # fmt: skip
 
     return record.quantity(
         name, label, share(miss.estimate, error.estimate), low=share(miss.low, error.high),
-        high=share(miss.high, error.low), samples=problem.train,
+        high=share(miss.high, error.low), samples=asked,
         basis=f"{record.confidence:.4g} Clopper-Pearson, if test labels are right",
     )  # fmt: skip
 

@@ -255,7 +255,10 @@ def _gap(record: FindingRecord, train: Interval, test: Interval, label: str) -> 
     if number.low > LARGE_GAP:
         record.look(
             "The network does much better on the training data: " + both,
-            number=number, usual=usual, action="Give more data, or regularize.",
+            number=number, usual=usual,
+            action="Check that the inputs and labels of training and test data are prepared alike "
+            "(order, orientation, scale, names of the classes); if they are, it overfits: give "
+            "more data, or regularize.",
         )  # fmt: skip
     elif number.high < LARGE_GAP:
         record.fine(

@@ -248,7 +248,17 @@ def _assess_units(
         )
     if dead or saturating:
         return
-    if silent_there is not None:
+    if silent_there is not None and silent_there.low >= MUCH_SILENT:
+        record.look(
+            f"In one layer {share_words(silent_there)} of the units are active at fewer than "
+            f"{SELDOM:.0%} of the samples{part}: they learn from these alone.",
+            number=silent_there,
+            usual=least,
+            action="Where such units are not wanted, use a smaller learning rate or an activation "
+            "without a flat side (nn.LeakyReLU); the layer may also be narrower.",
+            figure=figure,
+        )
+    elif silent_there is not None:
         record.fine(
             f"Gradients reach the weights of the hidden units: of {total}, {share_words(silent)} "
             f"are active at fewer than {SELDOM:.0%} of the samples{part}.",

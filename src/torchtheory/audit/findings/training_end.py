@@ -62,12 +62,19 @@ FALL = (
 )
 
 
+def one_draw(problem: Problem) -> str | None:
+    """Steps at one draw of a model's noise lower the loss at that draw, trained or not."""
+    if problem.draws_random_numbers:
+        return "the model draws random numbers, and steps at one draw of them would fit that draw"
+    return None
+
+
 @finding(
     "training-end",
     area="training",
     title="Is training at its end?",
     cost="gradient",
-    needs=[has_loss, has_parameters, deterministic, differentiable],
+    needs=[has_loss, has_parameters, deterministic, one_draw, differentiable],
 )
 def training_end(problem: Problem, record: FindingRecord) -> None:
     """The largest eigenvalue of the Hessian gives a step; ten such steps lower the loss, or not."""
@@ -169,9 +176,7 @@ def _left_to_gain(
 
     Late progress is slow: plain steps do not show it.
     """
-    name, label = "loss-left-to-gain", (
-        "what further training takes off the loss, as a share of the loss of a constant prediction"
-    )  # fmt: skip
+    name, label = "loss-left-to-gain", "what further training takes off the loss, over a constant's"
     usual = below(STILL_FALLING, f"below {STILL_FALLING:g} at the end of training")
     steps = steps_in_time(problem, samples)
     if steps == 0:

@@ -182,7 +182,8 @@ _WITH_WEIGHTS = frozenset(
 def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:
     r"""Spectral norms $\|J_f(x)\|_2$ at points `[n, ...]`, as `[n]`.
 
-    Costs one backward pass per output and point; memory is kept below about 2²⁴ Jacobian entries.
+    Costs one backward pass per output and point, as many at once as the problem differentiates
+    samples at once; memory is kept below about 2²⁴ Jacobian entries.
     """
 
     def single(x: Tensor) -> Tensor:
@@ -190,13 +191,14 @@ def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:
 
     outputs = single(points[0]).numel()
     entries = outputs * points[0].numel()
-    chunk = max(1, 2**24 // entries)
+    together = max(1, problem.capacity)
+    chunk = max(1, min(2**24 // entries, together // outputs))
 
     def alone(x: Tensor) -> Tensor:
         rows: Tensor = torch.autograd.functional.jacobian(single, x)  # type: ignore[no-untyped-call]
         return rows
 
-    jacobians = Mapped(torch.func.jacrev(single), alone=alone)
+    jacobians = Mapped(torch.func.jacrev(single, chunk_size=together), alone=alone)
     norms = []
     for part in torch.split(points, chunk):
         rows = jacobians(part).reshape(len(part), outputs, -1)
