@@ -413,6 +413,20 @@ def test_slopes_where_torch_computes_with_single_precision() -> None:
     torch.testing.assert_close(below, wanted, rtol=1e-14, atol=0)
 
 
+def test_a_padding_index_that_counts_from_the_end() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.ones(3, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.embedding(x, self.table, padding_idx=-2)
+
+    words = torch.tensor([[0, 1], [2, 1]])
+    _, gradients = pull_back(Words(), words, torch.ones(2, 2, 2))
+    assert gradients["table"].tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
 def test_casts() -> None:
     net = With(lambda x, w: (x.float() * w.float()).double() + x.half().bfloat16(), randn(6))
     x = randn(*VECTORS)
