@@ -341,3 +341,24 @@ def test_a_view_of_images_is_what_it_is_to_the_user() -> None:
 
     expected = torch.func.hessian(loss)(theta)
     torch.testing.assert_close(hessian_operator(given).to_dense(), expected)
+
+
+def test_hessian_of_normalized_weights_is_the_slope_of_the_gradient() -> None:
+    """torch's own second derivative of a normalized weight holds the norm fixed."""
+    torch.manual_seed(0)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
+    net = nn.Sequential(normed, nn.Tanh(), nn.Linear(3, 1)).double()
+    x, y = torch.randn(5, 2).double(), torch.randn(5, 1).double()
+    problem = Problem(net, (x, y), task="regression")
+    matrix = hessian_operator(problem).to_dense()
+    point, step = problem.trainable, 1e-5
+    vector = flatten(point)
+    rows = [
+        (
+            gradient(problem, parameters=unflatten(vector + step * e, point))
+            - gradient(problem, parameters=unflatten(vector - step * e, point))
+        )
+        / (2 * step)
+        for e in torch.eye(len(vector)).double()
+    ]
+    torch.testing.assert_close(matrix, torch.stack(rows), atol=1e-8, rtol=1e-7)

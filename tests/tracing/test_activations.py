@@ -222,3 +222,8 @@ def test_unknown_ones_are_refused() -> None:
         activation_facts("swish")
     with pytest.raises(UnsupportedModel, match="Softmax"):
         layer_facts(nn.Softmax(1))
+
+
+def test_softplus_of_a_negative_beta_is_below_0() -> None:
+    facts = activation_facts("softplus", beta=-1.0)
+    assert (facts.lowest, facts.highest) == (-float("inf"), 0.0)

@@ -200,7 +200,8 @@ def _softplus(beta: float = 1.0, threshold: float = 20.0, **_: Any) -> Activatio
     if threshold < _NO_STEP:
         place = threshold / beta
         jumps = ((place, place + math.log1p(math.exp(-threshold)) / beta, place),)
-    return ActivationFacts((0.0, 1.0), lowest=0.0, curvature=abs(beta) / 4, jumps=jumps)
+    lowest, highest = (0.0, _INF) if beta > 0 else (-_INF, 0.0)
+    return ActivationFacts((0.0, 1.0), lowest, highest, curvature=abs(beta) / 4, jumps=jumps)
 
 
 def _elu(

@@ -222,7 +222,8 @@ def _norm(
 
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0, **_: Any) -> Tensor:
-    dims = [d for d in range(v.ndim) if d != dim % v.ndim]
+    # -1 is torch's word for the norm of all entries, not for the last dimension
+    dims = [d for d in range(v.ndim) if d != dim]
     return v * (g / _norm(v, 2, dims, keepdim=True))
 
 
@@ -323,6 +324,9 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "inner": lambda input, other, **_: torch.matmul(
         input, other.transpose(-2, -1) if other.ndim > 1 else other
     ),
+    "vdot": lambda input, other, **_: (
+        (input.conj() if input.is_complex() else input) * other
+    ).sum(),
     "vecdot": lambda x, y, dim=-1, **_: (x * y).sum(dim),
     "linalg_vecdot": lambda x, y, dim=-1, **_: (x * y).sum(dim),
     "cosine_similarity": _cosine,

@@ -269,3 +269,31 @@ class Function(nn.Module):
 
     def forward(self, x: Tensor) -> object:
         return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("words", "function"),
+    [
+        ("rounds to whole numbers", lambda x: torch.div(x, 0.3, rounding_mode="floor")),
+        ("rounds to whole numbers", lambda x: x.long().to(x.dtype)),
+        ("rounds to whole numbers", lambda x: x.to(torch.int32).double()),
+        ("not kept apart", lambda x: x.roll(1)),
+    ],
+)
+def test_what_jumps_or_mixes_samples_is_refused(
+    words: str, function: Callable[[Tensor], Tensor]
+) -> None:
+    with pytest.raises(UnsupportedModel, match=words):
+        semidefinite_lipschitz(Function(function), (3,))
+    assert float(semidefinite_lipschitz(Function(lambda x: x.roll(1, 1)), (3,))) == pytest.approx(1)
+
+
+def test_a_bias_that_is_the_weight_as_well() -> None:
+    norm = nn.BatchNorm1d(2, eps=0.0)
+    norm.weight = norm.bias = nn.Parameter(torch.tensor([3.0, -2.0]))
+    assert float(semidefinite_lipschitz(norm, (2,))) == pytest.approx(3)
+
+
+def test_a_large_number_that_is_added_takes_no_digits() -> None:
+    shifted = Function(lambda x: torch.relu(x / 3 + 1e12) - 1e12)
+    assert float(semidefinite_lipschitz(shifted, (3,))) == pytest.approx(1 / 3, rel=1e-8)

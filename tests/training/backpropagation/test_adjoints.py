@@ -413,6 +413,43 @@ def test_slopes_where_torch_computes_with_single_precision() -> None:
     torch.testing.assert_close(below, wanted, rtol=1e-14, atol=0)
 
 
+def test_a_padding_index_that_counts_from_the_end() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.ones(3, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.embedding(x, self.table, padding_idx=-2)
+
+    words = torch.tensor([[0, 1], [2, 1]])
+    _, gradients = pull_back(Words(), words, torch.ones(2, 2, 2))
+    assert gradients["table"].tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_normalized_weights_of_every_dimension(dim: int | None) -> None:
+    torch.manual_seed(0)
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4), dim=dim).double()
+    x, delta = randn(2, 3), randn(2, 4, seed=1)
+    own = dict(layer.named_parameters())
+    wanted = torch.autograd.grad(layer(x), list(own.values()), delta)
+    _, found = pull_back(layer, x, delta)
+    for name, gradient in zip(own, wanted, strict=True):
+        torch.testing.assert_close(found[name], gradient)
+
+
+def test_a_spectral_norm() -> None:
+    torch.manual_seed(0)
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4)).double().eval()
+    x, delta = randn(2, 3), randn(2, 4, seed=1)
+    own = dict(layer.named_parameters())
+    wanted = torch.autograd.grad(layer(x), list(own.values()), delta)
+    _, found = pull_back(layer, x, delta)
+    for name, gradient in zip(own, wanted, strict=True):
+        torch.testing.assert_close(found[name], gradient)
+
+
 def test_casts() -> None:
     net = With(lambda x, w: (x.float() * w.float()).double() + x.half().bfloat16(), randn(6))
     x = randn(*VECTORS)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torchtheory.optimization.stages.convolutions import Setting, adjoint, convolved, setting_of
 from torchtheory.tracing.interpret import Call
 from torchtheory.tracing.network import Network, Operation
+from torchtheory.tracing.written_out import FORMULAS
 
 _SPATIAL = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 
@@ -142,6 +143,7 @@ def takes_lean_steps(network: Network) -> bool:
 def lean_step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What an operation makes of tensors, where convolutions and ReLUs have the derivatives above.
 
+    A normalized weight is written out: torch's own second derivative of it holds the norm fixed.
     A step of `Network.evaluate`; the values are torch's but for roundings.
 
     >>> from torchtheory.tracing.recorder import record
@@ -151,6 +153,8 @@ def lean_step(op: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     True
     """
     made = None
+    if op.name == "_weight_norm":
+        made = FORMULAS[op.name](**Call(op, args, kwargs, 0).arguments)
     if op.name in ("relu", "view") or op.name in _SPATIAL:
         given = Call(op, args, kwargs, 0).arguments
         x = given["input"]

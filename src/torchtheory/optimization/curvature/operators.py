@@ -24,11 +24,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    ModelRaised,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 from torchtheory.core.mapping import Mapped
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.losses import USUAL_LOSS
-from torchtheory.models.model import Parameters, global_randomness_kept, unflatten
+from torchtheory.models.model import (
+    Parameters,
+    PureFunction,
+    global_randomness_kept,
+    unflatten,
+)
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.models.task import TASK_WORDS
@@ -41,7 +53,8 @@ from torchtheory.optimization.curvature.layer_products import (
 )
 from torchtheory.optimization.stages.convolutions import channels_last
 from torchtheory.optimization.stages.network import recorded
-from torchtheory.tracing.passes import run
+from torchtheory.tracing.network import Network
+from torchtheory.tracing.passes import network_of, run
 
 #: Vectors of the parameters' size that a product takes: what autograd returns and adds up, the sum
 #: of it, the gradient whose graph is kept, and a copy of the weights in another layout.
@@ -255,9 +268,20 @@ def _outputs(problem: Problem, leaves: Parameters, part: Samples) -> Tensor:
     """The model's outputs, with lean derivatives where it is made of known operations."""
     function, network = problem.function, recorded(problem.function, part.x[:2])
     if network is None or not takes_lean_steps(network):
+        network = _normalizing(function, part.x)
+    if network is None:
         return function(leaves, part.x)
     own = {network.parameters[k]: p for k, p in leaves.items() if k in network.parameters}
     return run(function, network, part.x, lean_step, own)
+
+
+def _normalizing(function: PureFunction, x: Tensor) -> Network | None:
+    """The operations of a model that normalizes weights, which torch differentiates once only."""
+    try:
+        network = network_of(function, x)
+    except (UnsupportedModel, ModelRaised):
+        return None
+    return network if any(op.name == "_weight_norm" for op in network) else None
 
 
 def _slope(problem: Problem, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -220,14 +220,21 @@ class _Reader:
         if call.get("training") or call.get("use_input_stats"):
             raise call.refusal("no semidefinite bound: statistics of the batch are used")
         _refuse_mixing(call)
+        _refuse_steps(call)
         # what is only added is left out: in a large bias small weights would lose their digits
-        added = [call.get(name) for name in _ADDED.get(call.name, ("bias",))]
+        names = _ADDED.get(call.name, ("bias",))
+        added = [call.get(name) for name in names]
+        # a tensor may be the weight as well
+        others = leaves([v for k, v in call.arguments.items() if k not in names])
 
         def linear(leaf: Any) -> Any:
             if isinstance(leaf, Carried):
                 return leaf.tensor
-            alone = isinstance(leaf, Tensor) and any(leaf is a for a in added)
-            return torch.zeros_like(leaf) if alone else leaf
+            if not any(leaf is a for a in added) or any(leaf is o for o in others):
+                return leaf
+            if isinstance(leaf, Tensor):
+                return torch.zeros_like(leaf)
+            return 0.0 if isinstance(leaf, float) else leaf
 
         args, kwargs = mapped((call.args, call.kwargs), linear)
         made = call.function(*args, **kwargs)
@@ -257,9 +264,20 @@ def _carried(call: Call) -> list[str]:
     ]  # fmt: skip
 
 
+def _refuse_steps(call: Call) -> None:
+    """Rounding to whole numbers jumps."""
+    whole = any(not v.dtype.is_floating_point for v in call.operation.outputs)
+    if whole or call.get("rounding_mode") is not None:
+        raise call.refusal(
+            f"no semidefinite bound: {operation_words(call.name)} rounds to whole numbers here"
+        )
+
+
 def _refuse_mixing(call: Call) -> None:
     """Samples are unit vectors here, and stay apart."""
     dims = call.get("dim", call.get("dims"))
+    if call.name == "roll" and not dims and dims != 0:  # all entries in one row
+        dims = 0
     ndim = max(v.tensor.ndim for v in _values(call))
     named = dims if isinstance(dims, tuple | list) else [dims]
     touched = any(isinstance(d, int) and d % ndim == 0 for d in named)

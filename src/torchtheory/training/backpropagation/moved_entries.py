@@ -113,12 +113,14 @@ def embedded(call: Evaluated) -> Errors:
         return NotImplemented
     weight, skipped = call["weight"], call.get("padding_idx")
     words = call.get("input", call.get("indices"))
+    if "indices" in call.arguments and skipped == -1:  # ATen's word for none
+        skipped = None
 
     def to_weight() -> Tensor:
         rows = call.delta.reshape(-1, weight.shape[1])
         total = torch.zeros_like(weight).index_add_(0, words.reshape(-1), rows)
-        if skipped is not None and skipped >= 0:
-            total[skipped] = 0
+        if skipped is not None:
+            total[skipped] = 0  # one below 0 counts from the end
         return total
 
     return {"weight": to_weight}
