@@ -8,14 +8,18 @@ another one: something was done to inputs or labels, though it is not known what
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
+from scipy import stats
 from torch import Tensor
 
 from torchtheory.audit.causes.cause import Cause
 from torchtheory.audit.causes.trial import PREPARE, Gap, costs, in_words
 from torchtheory.audit.findings.input_neighbors import InputNeighbors
-from torchtheory.core.intervals import mean_interval
+from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.random import as_generator
 from torchtheory.data.neighbors import nearest
 
@@ -24,6 +28,9 @@ FOLDS, NEIGHBORS = 5, 10
 
 #: Most samples that rules are learned from, and the fewest.
 MOST, FEWEST = 1000, 50
+
+#: Other divisions of the samples, which tell what such a difference comes to by chance.
+DIVISIONS = 12
 
 
 def another_relation(gap: Gap, search: InputNeighbors) -> Cause | None:
@@ -38,16 +45,12 @@ def another_relation(gap: Gap, search: InputNeighbors) -> Cause | None:
     some = torch.randperm(len(problem.train), generator=source)[:learned]
     x, y = _rows(search, "test", order), _goals(gap, test.y, order)
     a, b = _rows(search, "train", some), _goals(gap, problem.train.y, some)
-    pairs = []
-    for rule in (_linear, _by_neighbors):
-        own = torch.empty_like(y)
-        for k in range(FOLDS):
-            outside = torch.arange(len(x)) % FOLDS == k
-            inside = (~outside).nonzero().flatten()[:learned]
-            own[outside] = rule(x[inside], y[inside], x[outside])
-        pairs.append((_costs(gap, own, y), _costs(gap, rule(a, b, x), y)))
-    own, across = min(pairs, key=lambda pair: float(pair[0].mean()))
+    tried = {rule: _compared(gap, rule, (x, y), (a, b)) for rule in (_linear, _by_neighbors)}
+    rule = min(tried, key=lambda one: float(tried[one][0].mean()))
+    own, across = tried[rule]
     more = mean_interval(across - own, 1 - gap.level)
+    if more.low > 0:
+        more = _with_draws(gap, rule, more, (torch.cat([x, a]), torch.cat([y, b])), len(x), source)
     if not more.low > 0:
         return None
     half = (float(costs(problem, test).mean()) - gap.train) / 2
@@ -62,6 +65,44 @@ def another_relation(gap: Gap, search: InputNeighbors) -> Cause | None:
         more,
         more.low > half,
     )
+
+
+Samples = tuple[Tensor, Tensor]
+Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _compared(gap: Gap, rule: Rule, test: Samples, train: Samples) -> tuple[Tensor, Tensor]:
+    """Costs at test samples of a rule learned from the others of them, and from training."""
+    x, y = test
+    own = torch.empty_like(y)
+    for k in range(FOLDS):
+        outside = torch.arange(len(x)) % FOLDS == k
+        inside = (~outside).nonzero().flatten()[: len(train[0])]
+        own[outside] = rule(x[inside], y[inside], x[outside])
+    return _costs(gap, own, y), _costs(gap, rule(*train, x), y)
+
+
+def _with_draws(
+    gap: Gap, rule: Rule, more: Interval, pooled: Samples, tested: int, source: torch.Generator
+) -> Interval:
+    """The interval, wider by what the samples that were drawn to learn from make of it.
+
+    Were training and test samples of one kind, any other division of them would be as good: the
+    differences of some divisions have the whole spread. Costs one comparison for each.
+    """
+    found = []
+    for _ in range(DIVISIONS):
+        order = torch.randperm(len(pooled[0]), generator=source)
+        test, train = ((pooled[0][i], pooled[1][i]) for i in (order[:tested], order[tested:]))
+        own, across = _compared(gap, rule, test, train)
+        found.append(float((across - own).mean()))
+    spread = torch.tensor(found).std() * (1 + 1 / DIVISIONS) ** 0.5
+    reach = float(stats.t.ppf(1 - gap.level / 2, DIVISIONS - 1)) * float(spread)
+    at = more.estimate
+    return replace(
+        more, low=min(more.low, at - reach), high=max(more.high, at + reach), again=None,
+        test=f"{more.test}, and Student t over {DIVISIONS} divisions of the samples",
+    )  # fmt: skip
 
 
 def _rows(search: InputNeighbors, name: str, index: Tensor) -> Tensor:
