@@ -358,15 +358,30 @@ def test_ties_are_no_violation() -> None:
     assert lipschitz.claims[0].control is None
 
 
-def test_flat_and_inexact_losses_have_a_reason() -> None:
+def test_flat_losses_and_normalized_weights_have_a_curvature() -> None:
     net, (x, _), _ = case("mlp")
     net[4].weight.data *= 1e6  # type: ignore[index,operator,union-attr]
     flat = tt.audit(net, (x, net(x).argmax(1)), only=["curvature"])
     assert flat.violated == []
     normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)))
     y = torch.randint(0, 3, (len(x),))
-    reason = tt.audit(normed, (x, y), only=["curvature"]).claims[0].reason
-    assert "could not be computed" not in reason
+    (found,) = tt.audit(normed, (x, y), only=["curvature"]).findings
+    assert all("could not be computed" not in c.reason for c in found.claims)
+    (largest,) = [q for q in found.quantities if "largest eigenvalue" in q.label]
+    parameters = {k: p.detach() for k, p in normed.named_parameters()}
+    flat = torch.cat([p.flatten() for p in parameters.values()]).double()
+
+    def loss(at: Tensor) -> Tensor:
+        given, start = {}, 0
+        for k, p in parameters.items():
+            given[k] = at[start : start + p.numel()].reshape(p.shape)
+            start += p.numel()
+        g, v = (given[f"0.parametrizations.weight.original{i}"] for i in (0, 1))
+        outputs = x.double() @ (g * v / v.norm(dim=1, keepdim=True)).T + given["0.bias"]
+        return nn.functional.cross_entropy(outputs, y)
+
+    truth = torch.linalg.eigvalsh(torch.func.hessian(loss)(flat))[-1]
+    assert largest.low * 0.999 <= float(truth) <= largest.high * 1.001
 
 
 def test_the_limit_is_kept_and_noted() -> None:
