@@ -44,6 +44,7 @@ def random_graph(nodes: int, pairs: int) -> Graph:
     source = torch.Generator().manual_seed(0)
     ends = torch.randint(nodes, (2, pairs), generator=source)
     ends = ends[:, ends[0] != ends[1]]  # what to do with a loop is not agreed upon
+    ends = ends.sort(0).values.unique(dim=1)  # a pair that is drawn twice would weigh twice
     return as_graph(ends, nodes=nodes, directed=False)
 
 
