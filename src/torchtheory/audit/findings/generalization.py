@@ -13,7 +13,8 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.certificates import alarm_level
 from torchtheory.audit.findings.hypotheses import class_or_number, classification, deterministic
 from torchtheory.audit.findings.over_draws import mean_over_draws, over_draws, rate_over_draws
-from torchtheory.core.diagnosis import Area, Assessment, State
+from torchtheory.audit.findings.skill import without_test_data
+from torchtheory.core.diagnosis import Area
 from torchtheory.core.intervals import (
     Interval,
     clopper_pearson,
@@ -112,7 +113,7 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
     statement = r"|\hat R_S(f) - R(f)| \le \sqrt{\log(2/\delta) / (2n)}"
     if problem.test is None or test is None:
         record.not_applicable(["M-29", "A-17"], statement, "no test data was given")
-        _without_test_data(record)
+        without_test_data(record)
         record.headline(
             f"It misclassifies {train.estimate:.2%} of the training data; without test data "
             "nothing is known about new samples."
@@ -146,18 +147,6 @@ def error_rate(
         return clopper_pearson(int(wrong.sum()), len(wrong), confidence)
     wrong = over_draws(problem, lambda there: there.errors(samples))
     return rate_over_draws(wrong, confidence, None if new else samples)
-
-
-def _without_test_data(record: FindingRecord) -> None:
-    record.assessments.append(
-        Assessment(
-            Area.GENERALIZATION,
-            State.UNMEASURED,
-            "Without test data nothing is known about new samples.",
-            action="Give data that training has not seen: test=(x, y).",
-            finding=record.name,
-        )
-    )
 
 
 def _assess_fit(
@@ -398,7 +387,7 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
     if train is None:
         record.note("The training targets do not vary, so nothing tells a fit from their mean.")
         if problem.test is None:
-            _without_test_data(record)
+            without_test_data(record)
         return
     whole = len(problem.train) == problem.train.population and not problem.draws_random_numbers
     fitted = record.quantity(
@@ -429,7 +418,7 @@ def _assess_regression(problem: Problem, record: FindingRecord) -> None:
     else:
         record.fine(f"{said}.", number=fitted, usual=well, area=Area.FIT)
     if problem.test is None:
-        _without_test_data(record)
+        without_test_data(record)
         return
     _residual_drift(problem, record)
     test = explained_share(problem, problem.test, record.confidence)
